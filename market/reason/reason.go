@@ -1,0 +1,65 @@
+// Package reason is the closed list of why something was refused or ended, each with what a person can do about it. It decides
+// nothing: the packages that refuse choose a code and add the figures.
+package reason
+
+import "fmt"
+
+// Code names a reason on the wire and in JSON. Codes are never renamed.
+type Code string
+
+// Why an offer was not sold, or a request refused.
+const (
+	OfferUnknown      Code = "offer_unknown"      // not an offer of this provider, or a withdrawn one
+	OfferExpired      Code = "offer_expired"      // its time to live is over
+	DeviceTaken       Code = "device_taken"       // somebody else's Accept came first
+	PriceBelow        Code = "price_below"        // below the lot's price
+	TermOutOfRange    Code = "term_out_of_range"  // shorter or longer than the lot allows
+	NotServed         Code = "not_served"         // the owner does not serve this account
+	CreditLimit       Code = "credit_limit"       // this account's credit is used up
+	StrangersTotal    Code = "strangers_total"    // the owner's credit for all strangers together is used up
+	OwnerPaused       Code = "owner_paused"       // the owner stopped renting out
+	OwnerUsing        Code = "owner_using"        // the owner is using the card
+	Measuring         Code = "measuring"          // the device is being measured
+	NotMeasured       Code = "not_measured"       // the device was not measured yet
+	TermsChanged      Code = "terms_changed"      // the owner's use terms are not those that were accepted
+	DelegationPowers  Code = "delegation_powers"  // the device may not do this for its account
+	RuntimeDown       Code = "runtime_down"       // the provider's container runtime does not answer
+	DiskFull          Code = "disk_full"          // the provider's disk is at its high-water mark
+	ResourcesExceeded Code = "resources_exceeded" // the job asks for more than the lot has
+	NotPreparing      Code = "not_preparing"      // the lease is in another state
+	ClockSkew         Code = "clock_skew"         // an advert's time is more than 10 minutes off
+	Duplicate         Code = "duplicate"          // already have it
+	LedgerReadOnly    Code = "ledger_read_only"   // the ledger is behind its own proofs: recover first
+	EscrowMismatch    Code = "lane_mismatch"      // the voucher does not continue its lane
+	UnknownUnit       Code = "unknown_unit"       // another unit of account than the offer's
+)
+
+// Why a lease ended.
+const (
+	Completed      Code = "completed"       // the job exited by itself
+	StoppedRenter  Code = "stopped_renter"  // the renter stopped the job or released the lease
+	NotReady       Code = "not_ready"       // the renter never acknowledged the lease
+	PrepareTimeout Code = "prepare_timeout" // preparing took longer than the offer allows
+	ImageInvalid   Code = "image_invalid"   // not an image, or not for this machine
+	CommandMissing Code = "command_missing" // the image has no such command
+	StartFailed    Code = "start_failed"    // the runtime could not start the job
+	TermOver       Code = "term_over"       // the agreed term is over
+	CreditOver     Code = "credit_over"     // credit limit reached: settle or prepay
+	RenterGone     Code = "renter_gone"     // no vouchers, and no allowance
+	OwnerReclaimed Code = "owner_reclaimed" // the owner took the device back
+	RuntimeLost    Code = "runtime_lost"    // the container vanished
+	DeviceFault    Code = "device_fault"    // the device failed
+	ProviderGone   Code = "provider_gone"   // the renter lost the provider and released the lease
+	OutOfMemory    Code = "out_of_memory"   // the job went over its memory
+)
+
+// Reason is a code with the figures of the case, for people.
+type Reason struct {
+	Code   Code   `cbor:"1,keyasint" json:"code"`
+	Detail string `cbor:"2,keyasint,omitempty" json:"detail,omitempty"`
+}
+
+// New makes a reason; the format gives the figures ("2 of 4 GPUs free").
+func New(code Code, format string, args ...any) Reason {
+	return Reason{Code: code, Detail: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,12 @@
+package provider
+
+import "errors"
+
+// Errors that Runtime, Network and Mounts answer with; they keep their identity over a socket.
+var (
+	ErrNotFound    = errors.New("not found")
+	ErrImage       = errors.New("not an image for this machine")
+	ErrCommand     = errors.New("the image has no such command")
+	ErrUnavailable = errors.New("runtime does not answer")
+	ErrNoSpace     = errors.New("no space left")
+)
