@@ -1,0 +1,127 @@
+// Package statement is what people are told of a ledger: balances, entries, credit, settlements and the verdict of a check, as values
+// with JSON names. Amounts are decimal texts, never numbers. It computes nothing. Standard library only.
+package statement
+
+import "time"
+
+// Balance is how this account stands with one counterparty in one unit.
+type Balance struct {
+	Account   string    `json:"account" doc:"the counterparty"`
+	Name      string    `json:"name,omitempty" doc:"what the owner calls it"`
+	Unit      string    `json:"unit"`
+	OwedToMe  string    `json:"owed_to_me" doc:"by vouchers, less settled"`
+	IOwe      string    `json:"i_owe" doc:"by vouchers, less settled"`
+	Held      string    `json:"held" doc:"on open leases"`
+	Prepaid   string    `json:"prepaid" doc:"paid beyond what was owed"`
+	Settled   string    `json:"settled" doc:"in all"`
+	Leases    int       `json:"leases"`
+	LastEntry time.Time `json:"last_entry"`
+}
+
+// Entry is one transaction of the ledger, as seen from this account.
+type Entry struct {
+	Index    uint64    `json:"index" doc:"place in the log"`
+	ID       string    `json:"id"`
+	Time     time.Time `json:"time"`
+	Kind     string    `json:"kind"`
+	Account  string    `json:"account,omitempty" doc:"the counterparty"`
+	Lease    string    `json:"lease,omitempty"`
+	Unit     string    `json:"unit"`
+	Amount   string    `json:"amount"`
+	Postings []Posting `json:"postings"`
+	Ref      string    `json:"ref,omitempty" doc:"outside reference of a settlement"`
+}
+
+// Posting is one side of an entry; the amounts of an entry sum to zero.
+type Posting struct {
+	Account string `json:"account"`
+	Amount  string `json:"amount" doc:"with a sign"`
+}
+
+// Ledger is the answer to GET /ledger.
+type Ledger struct {
+	Account    string    `json:"account" doc:"mine"`
+	Entries    uint64    `json:"entries"`
+	Root       string    `json:"root" doc:"of the log, in hex"`
+	ReadOnly   string    `json:"read_only,omitempty" doc:"why, if it is"`
+	Balances   []Balance `json:"balances"`
+	Signatures int       `json:"signatures,omitempty"`
+}
+
+// Statement is the answer to GET /ledger/leases/{id}: what a lease cost and the proof of it.
+type Statement struct {
+	Lease    string   `json:"lease"`
+	Account  string   `json:"account" doc:"the counterparty"`
+	Role     string   `json:"role" enum:"provider,renter"`
+	Unit     string   `json:"unit"`
+	Amount   string   `json:"amount" doc:"cumulative, by the newest voucher"`
+	Sequence uint64   `json:"sequence" doc:"of the newest voucher"`
+	Voucher  string   `json:"voucher" doc:"hash of the newest voucher"`
+	Receipt  string   `json:"receipt,omitempty" doc:"hash of its receipt"`
+	Signed   []string `json:"signed" doc:"whose signatures on it were checked just now"`
+	Settled  bool     `json:"settled"`
+	Entries  []Entry  `json:"entries"`
+}
+
+// Verdict is the result of verifying the ledger.
+type Verdict struct {
+	Result  string `json:"result" enum:"ok,behind,corrupt,forged"`
+	Detail  string `json:"detail"`
+	Entry   string `json:"entry,omitempty" doc:"the first entry that is wrong"`
+	Entries uint64 `json:"entries"`
+	Checked uint64 `json:"checked" doc:"signatures"`
+	Root    string `json:"root"`
+}
+
+// Credit is the answer to GET /credit: limits and what is used of them.
+type Credit struct {
+	Unit           string        `json:"unit"`
+	Stranger       string        `json:"stranger" doc:"limit for one account without settled history"`
+	StrangersTotal string        `json:"strangers_total" doc:"limit for all of them together"`
+	StrangersUsed  string        `json:"strangers_used"`
+	KnownPercent   uint32        `json:"known_percent" doc:"of what an account has settled"`
+	KnownCap       string        `json:"known_cap"`
+	Accounts       []CreditLimit `json:"accounts"`
+}
+
+// CreditLimit is one account's credit.
+type CreditLimit struct {
+	Account string `json:"account"`
+	Limit   string `json:"limit"`
+	Used    string `json:"used"`
+	Known   bool   `json:"known" doc:"has settled history"`
+	ByHand  bool   `json:"by_hand" doc:"set by the owner"`
+}
+
+// SetCredit is the request of PUT /credit/{account}.
+type SetCredit struct {
+	Limit string `json:"limit" doc:"an amount; empty: back to the rule"`
+}
+
+// SettleRequest records a payment that was made outside.
+type SettleRequest struct {
+	Account   string `json:"account" doc:"the counterparty"`
+	Amount    string `json:"amount,omitempty" doc:"empty: all that is owed"`
+	Unit      string `json:"unit,omitempty" doc:"empty: CREDIT"`
+	Method    string `json:"method,omitempty" doc:"how it was paid; empty: manual"`
+	Reference string `json:"reference" doc:"invoice or transfer number"`
+}
+
+// Settlement is a payment made outside and who has signed for it.
+type Settlement struct {
+	ID        string    `json:"id"`
+	Account   string    `json:"account" doc:"the counterparty"`
+	Unit      string    `json:"unit"`
+	Amount    string    `json:"amount"`
+	Method    string    `json:"method"`
+	Reference string    `json:"reference"`
+	Time      time.Time `json:"time"`
+	ByMe      bool      `json:"by_me" doc:"this account paid"`
+	State     string    `json:"state" enum:"proposed,waiting,signed,refused"`
+	Signed    []string  `json:"signed" doc:"accounts whose signatures it bears"`
+}
+
+// Settlements is the answer to GET /settlements.
+type Settlements struct {
+	Settlements []Settlement `json:"settlements"`
+}
