@@ -18,6 +18,21 @@ type Protocol string
 // DefaultNetwork is the network that a program joins when its config names none.
 const DefaultNetwork = "main"
 
+// maxNetwork bounds a network's name: it is part of every protocol and topic name.
+const maxNetwork = 32
+
+// CheckNetwork says what is wrong with a network's name: it must be 1 to 32 of a-z, 0-9 and -.
+func CheckNetwork(name string) error {
+	ok := name != "" && len(name) <= maxNetwork
+	for _, c := range name {
+		ok = ok && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-')
+	}
+	if !ok {
+		return fmt.Errorf("network name %.40q: want 1 to %d of a-z, 0-9 and -, such as %q", name, maxNetwork, DefaultNetwork)
+	}
+	return nil
+}
+
 // ProtocolID is the protocol of a conversation on a network.
 func ProtocolID(network, name string) Protocol {
 	return Protocol(fmt.Sprintf("/gpufair/%s/%s/1.0.0", network, name))
