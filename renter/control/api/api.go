@@ -1,0 +1,328 @@
+// Package api is the renter's local API, version 1: its values and its Go client. The command and scripts are its clients; the agent
+// (`gpufair agent`) serves it. Standard library only.
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/gpufair/gpufair/p2p/local"
+)
+
+// Client is the renter's client of a running agent. Peers, identity, ledger and settlements are asked through the embedded client.
+type Client struct{ *local.Client }
+
+// New makes a client of the agent on the given unix socket.
+func New(socket string) Client { return Client{local.NewClient(socket)} }
+
+// Status is the answer to GET /status.
+type Status struct {
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`
+	Since   time.Time `json:"since"`
+	Account string    `json:"account"`
+	Peer    string    `json:"peer"`
+	Network string    `json:"network"`
+	Peers   int       `json:"peers"`
+	Offers  int       `json:"offers" doc:"live in the book"`
+	Jobs    int       `json:"jobs" doc:"that have not ended"`
+	Skew    string    `json:"skew,omitempty"`
+}
+
+// SearchRequest asks the book. Query and order are in the language of `gpufair search --help`.
+type SearchRequest struct {
+	Query        string `json:"query"`
+	Order        string `json:"order,omitempty"`
+	Limit        int    `json:"limit,omitempty" doc:"0: 20" minimum:"0" maximum:"1000"`
+	AllowUnknown bool   `json:"allow_unknown,omitempty" doc:"a missing field matches"`
+	NoProbe      bool   `json:"no_probe,omitempty" doc:"do not ask the top ten whether they are alive"`
+}
+
+// SearchResult is the answer to POST /search.
+type SearchResult struct {
+	Offers []Offer `json:"offers"`
+	Known  int     `json:"known" doc:"live offers in the book"`
+	Note   string  `json:"note,omitempty" doc:"why there is so little"`
+}
+
+// Offer is one lot of a provider's live offer.
+type Offer struct {
+	ID        string    `json:"id" doc:"start of the offer's hash, a dot, the lot: what run --offer takes"`
+	Provider  string    `json:"provider" doc:"account"`
+	Peer      string    `json:"peer"`
+	Kind      string    `json:"kind" enum:"gpu,cpu"`
+	Model     string    `json:"model"`
+	NumGPUs   int       `json:"num_gpus" doc:"0 for a cpu"`
+	Devices   int       `json:"devices"`
+	Free      int       `json:"free"`
+	Cores     int       `json:"cpu_cores" doc:"of each device"`
+	MemoryMiB uint64    `json:"memory_mib"`
+	DiskMiB   uint64    `json:"disk_mib"`
+	VRAMMiB   uint64    `json:"vram_mib,omitempty"`
+	Driver    string    `json:"driver,omitempty"`
+	Price     string    `json:"price" doc:"per device-hour"`
+	Unit      string    `json:"unit"`
+	MinTerm   int       `json:"min_term_s"`
+	MaxTerm   int       `json:"max_term_s"`
+	Region    string    `json:"region,omitempty"`
+	Sandbox   string    `json:"sandbox"`
+	Egress    string    `json:"egress"`
+	Arch      string    `json:"arch"`
+	Figures   []Figure  `json:"figures" doc:"self-measured by the provider"`
+	Credit    string    `json:"credit" doc:"the offer's limit for a stranger"`
+	Path      string    `json:"path,omitempty" doc:"direct, or empty if not connected"`
+	RTTMillis float64   `json:"rtt_ms,omitempty"`
+	Heard     time.Time `json:"heard" doc:"last sign of life"`
+	Alive     bool      `json:"alive" doc:"answered a probe just now"`
+	IssuedAt  time.Time `json:"issued_at"`
+}
+
+// Figure is a measured quantity.
+type Figure struct {
+	Name  string  `json:"name" doc:"as queries write it"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	Text  string  `json:"text" doc:"for people"`
+}
+
+// Explanation is the answer to GET /offers/{id}: an offer in full.
+type Explanation struct {
+	Offer    Offer    `json:"offer"`
+	Passport Passport `json:"passport" doc:"fetched from the provider"`
+	Terms    []string `json:"terms" doc:"what the owner promises and wants, a sentence each"`
+	Warnings []string `json:"warnings" doc:"what this offer does not promise"`
+}
+
+// Passport is the benchmark passport of a lot.
+type Passport struct {
+	Hash     string    `json:"hash"`
+	Checked  bool      `json:"checked" doc:"its signature is the provider's and it has not expired"`
+	Profile  string    `json:"profile"`
+	Measured time.Time `json:"measured"`
+	Kernels  []string  `json:"kernels"`
+	Figures  []Figure  `json:"figures"`
+	Error    string    `json:"error,omitempty"`
+}
+
+// RunRequest starts a job. Paths are on the renter's machine, absolute.
+type RunRequest struct {
+	Image    string            `json:"image" doc:"path of an OCI archive, docker archive or OCI layout"`
+	Command  []string          `json:"command,omitempty" doc:"empty: the image's own"`
+	Env      []string          `json:"env,omitempty" doc:"KEY=value"`
+	Dir      string            `json:"dir,omitempty"`
+	User     string            `json:"user,omitempty"`
+	Input    string            `json:"input,omitempty" doc:"folder or file that becomes /in"`
+	Output   string            `json:"output" doc:"folder for /out; must not exist"`
+	Query    string            `json:"query,omitempty" doc:"which offer; the cheapest that matches"`
+	Order    string            `json:"order,omitempty"`
+	Offer    string            `json:"offer,omitempty" doc:"an offer's id, in place of a query"`
+	Devices  int               `json:"devices,omitempty" doc:"0: 1"`
+	Memory   uint64            `json:"memory_mib,omitempty"`
+	Term     int               `json:"term_s,omitempty" doc:"at most so long; 0: as long as the budget pays, within the offer's longest"`
+	Budget   string            `json:"budget" doc:"the most that the job may cost"`
+	StopWait int               `json:"stop_wait_s,omitempty"`
+	Name     string            `json:"name,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	DryRun   bool              `json:"dry_run,omitempty" doc:"answer with the plan, hold nothing"`
+}
+
+// Plan says what a run would buy, before anything is paid.
+type Plan struct {
+	Offer      Offer    `json:"offer"`
+	Hold       string   `json:"hold" doc:"rate x minimum term, held on credit"`
+	Budget     string   `json:"budget"`
+	Unit       string   `json:"unit"`
+	BudgetEnds float64  `json:"budget_ends_s" doc:"seconds that the budget pays for"`
+	CreditEnds float64  `json:"credit_ends_s" doc:"seconds that the provider's credit pays for"`
+	ImageBytes int64    `json:"image_bytes"`
+	InputBytes int64    `json:"input_bytes"`
+	Warnings   []string `json:"warnings" doc:"such as: credit ends sooner than the budget"`
+}
+
+// Steps of a run, in order.
+const (
+	StepPlan    = "plan"    // offer chosen: Plan is set
+	StepBuy     = "buy"     // Accept is being sent: from here on something may be held
+	StepLease   = "lease"   // both have signed
+	StepPush    = "push"    // image and inputs
+	StepStart   = "start"   // the container starts
+	StepRunning = "running" // the meter runs
+	StepFetch   = "fetch"   // results come home
+	StepDone    = "done"    // Job is final
+)
+
+// RunEvent is a line of the answer to POST /run and GET /jobs/{id}/watch.
+type RunEvent struct {
+	Step   string  `json:"step"`
+	Detail string  `json:"detail,omitempty"`
+	Plan   *Plan   `json:"plan,omitempty"`
+	Done   int64   `json:"done,omitempty" doc:"bytes, of push and fetch"`
+	Total  int64   `json:"total,omitempty"`
+	Job    *Job    `json:"job,omitempty"`
+	Error  *Failed `json:"error,omitempty" doc:"last line of a run that failed"`
+}
+
+// Failed is why a run failed.
+type Failed struct {
+	Code   string `json:"code,omitempty"`
+	Detail string `json:"detail"`
+	Next   string `json:"next,omitempty"`
+	Paid   string `json:"paid" doc:"what it cost all the same"`
+}
+
+// Job is a lease seen from the renter.
+type Job struct {
+	ID        string     `json:"id" doc:"the lease's id"`
+	Name      string     `json:"name,omitempty"`
+	State     string     `json:"state" enum:"buying,agreed,preparing,running,paused,stopping,fetching,ended"`
+	Reason    string     `json:"reason,omitempty"`
+	Detail    string     `json:"detail,omitempty"`
+	Provider  string     `json:"provider" doc:"account"`
+	Peer      string     `json:"peer"`
+	Model     string     `json:"model"`
+	Devices   int        `json:"devices"`
+	Image     string     `json:"image"`
+	Command   []string   `json:"command"`
+	Rate      string     `json:"rate" doc:"per device-hour"`
+	Unit      string     `json:"unit"`
+	Budget    string     `json:"budget"`
+	Agreed    time.Time  `json:"agreed"`
+	Started   *time.Time `json:"started,omitempty"`
+	EndedAt   *time.Time `json:"ended,omitempty"`
+	Seconds   float64    `json:"seconds" doc:"billable"`
+	Cost      string     `json:"cost" doc:"signed for so far"`
+	Exit      *Exit      `json:"exit,omitempty"`
+	Output    string     `json:"output" doc:"folder on this machine"`
+	Results   string     `json:"results" enum:"none,fetching,complete,partial"`
+	LogBytes  uint64     `json:"log_bytes" doc:"held on this machine"`
+	Suspected bool       `json:"suspected" doc:"no beat for 5 s"`
+	LastBeat  *time.Time `json:"last_beat,omitempty"`
+}
+
+// Exit is how a job ended.
+type Exit struct {
+	Code   int    `json:"code"`
+	Signal string `json:"signal,omitempty"`
+	OOM    bool   `json:"oom,omitempty"`
+}
+
+// Jobs is the answer to GET /jobs.
+type Jobs struct {
+	Jobs []Job `json:"jobs"`
+}
+
+// LogLine is a line of the answer to GET /jobs/{id}/logs. Data is a piece of output, not always a whole line.
+type LogLine struct {
+	Time   time.Time `json:"time"`
+	Stream string    `json:"stream" enum:"out,err"`
+	Data   []byte    `json:"data"`
+}
+
+// LogsRequest says which output to read.
+type LogsRequest struct {
+	Follow bool
+	Since  time.Time // zero: from the start
+	Tail   int       // last lines; 0: all
+}
+
+// SignalRequest asks to end a job, or to send it a signal.
+type SignalRequest struct {
+	Signal  string `json:"signal,omitempty" doc:"such as SIGINT; empty: stop as docker does, SIGTERM then SIGKILL"`
+	Release bool   `json:"release,omitempty" doc:"give the lease up at once, without waiting for the job"`
+}
+
+// ResultsRequest fetches results again, or to another folder.
+type ResultsRequest struct {
+	Output string `json:"output,omitempty" doc:"folder that must not exist; empty: the job's own"`
+}
+
+// Status asks how the agent stands.
+func (c Client) Status(ctx context.Context) (s Status, err error) {
+	err = c.Get(ctx, "/status", &s)
+	return s, err
+}
+
+// Shutdown ends the agent. It refuses while jobs run, unless force is set: their providers then pause and end them.
+func (c Client) Shutdown(ctx context.Context, force bool) error {
+	return c.Post(ctx, fmt.Sprintf("/shutdown?force=%t", force), struct{}{}, nil)
+}
+
+// Search asks the book.
+func (c Client) Search(ctx context.Context, req SearchRequest) (r SearchResult, err error) {
+	err = c.Post(ctx, "/search", req, &r)
+	return r, err
+}
+
+// Offer shows one offer in full.
+func (c Client) Offer(ctx context.Context, id string) (e Explanation, err error) {
+	err = c.Get(ctx, "/offers/"+url.PathEscape(id), &e)
+	return e, err
+}
+
+// Run starts a job and calls f with each event. When ctx ends the job goes on: the agent owns it.
+func (c Client) Run(ctx context.Context, req RunRequest, f func(RunEvent) error) error {
+	return c.events(ctx, http.MethodPost, "/run", req, f)
+}
+
+// Watch follows a job's events from now on.
+func (c Client) Watch(ctx context.Context, id string, f func(RunEvent) error) error {
+	return c.events(ctx, http.MethodGet, "/jobs/"+url.PathEscape(id)+"/watch", nil, f)
+}
+
+func (c Client) events(ctx context.Context, method, path string, in any, f func(RunEvent) error) error {
+	return c.Stream(ctx, method, path, in, func(line []byte) error {
+		var e RunEvent
+		if err := json.Unmarshal(line, &e); err != nil {
+			return err
+		}
+		return f(e)
+	})
+}
+
+// Jobs lists jobs: those that have not ended, or all.
+func (c Client) Jobs(ctx context.Context, all bool) (j Jobs, err error) {
+	err = c.Get(ctx, fmt.Sprintf("/jobs?all=%t", all), &j)
+	return j, err
+}
+
+// Job shows one job by its id, an unambiguous start of it, or its name.
+func (c Client) Job(ctx context.Context, id string) (j Job, err error) {
+	err = c.Get(ctx, "/jobs/"+url.PathEscape(id), &j)
+	return j, err
+}
+
+// Logs calls f with each piece of a job's output.
+func (c Client) Logs(ctx context.Context, id string, req LogsRequest, f func(LogLine) error) error {
+	q := url.Values{}
+	if req.Follow {
+		q.Set("follow", "true")
+	}
+	if !req.Since.IsZero() {
+		q.Set("since", req.Since.Format(time.RFC3339Nano))
+	}
+	if req.Tail > 0 {
+		q.Set("tail", fmt.Sprint(req.Tail))
+	}
+	return c.Stream(ctx, http.MethodGet, "/jobs/"+url.PathEscape(id)+"/logs?"+q.Encode(), nil, func(line []byte) error {
+		var l LogLine
+		if err := json.Unmarshal(line, &l); err != nil {
+			return err
+		}
+		return f(l)
+	})
+}
+
+// Signal ends a job or sends it a signal.
+func (c Client) Signal(ctx context.Context, id string, req SignalRequest) (j Job, err error) {
+	err = c.Post(ctx, "/jobs/"+url.PathEscape(id)+"/signal", req, &j)
+	return j, err
+}
+
+// Results fetches a job's results and calls f with the progress.
+func (c Client) Results(ctx context.Context, id string, req ResultsRequest, f func(RunEvent) error) error {
+	return c.events(ctx, http.MethodPost, "/jobs/"+url.PathEscape(id)+"/results", req, f)
+}
