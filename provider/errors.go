@@ -9,4 +9,6 @@ var (
 	ErrCommand     = errors.New("the image has no such command")
 	ErrUnavailable = errors.New("runtime does not answer")
 	ErrNoSpace     = errors.New("no space left")
+	ErrRequest     = errors.New("not a valid request")
+	ErrState       = errors.New("the container is in another state")
 )

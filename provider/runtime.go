@@ -18,15 +18,21 @@ import (
 type Runtime interface {
 	// Info names the runtime and checks that it answers.
 	Info(ctx context.Context) (RuntimeInfo, error)
-	// Import reads an OCI archive (a tar of an OCI layout) from archive and unpacks the image whose manifest has the given digest. It is [ErrImage]
-	// if that is not an image for this machine.
+	// Import reads an OCI archive (a tar of an OCI layout) from archive, which may be a pipe, and unpacks the image whose manifest has the
+	// given digest; nothing else of the archive is kept. It is [ErrImage] if that is not an image for this machine or a larger one than
+	// MaxBytes, and [ErrNoSpace] if the disk is full. An image that is there already is answered without reading.
 	Import(ctx context.Context, req ImportRequest, archive *os.File) (ImageInfo, error)
 	// Image looks an imported image up; [ErrNotFound] if it is not there.
 	Image(ctx context.Context, digest string) (ImageInfo, error)
+	// Images lists the imported images, for the sweeper.
+	Images(ctx context.Context) ([]ImageInfo, error)
+	// RemoveImage forgets an image and frees its disk space, but for what a container still uses.
+	RemoveImage(ctx context.Context, digest string) error
 	// Create makes a container and its first process up to, but not including, the execution of the job's command, so that its network can be
 	// wired: PID is that process.
 	Create(ctx context.Context, req CreateRequest) (Created, error)
-	// Start executes the command. [ErrCommand] if the image has no such command.
+	// Start executes the command and returns when it runs or could not be run: [ErrCommand] if the image has no such command; the container
+	// has stopped then, with ExitStatus.ExecError.
 	Start(ctx context.Context, id string) error
 	// Signal sends a signal to the job: to its first process, or to all.
 	Signal(ctx context.Context, req SignalRequest) error
@@ -35,7 +41,8 @@ type Runtime interface {
 	Thaw(ctx context.Context, id string) error
 	// Status is how one container stands; [ErrNotFound] if it is gone.
 	Status(ctx context.Context, id string) (Container, error)
-	// Wait returns when the container has stopped, with its last status.
+	// Wait returns when the container has stopped or is lost, with its last status. It outlasts a restart of the runtime: while the runtime
+	// does not answer it goes on waiting (Status says [ErrUnavailable] then). [ErrNotFound] if the container is gone.
 	Wait(ctx context.Context, id string) (Container, error)
 	// Usage reads what the container has used so far.
 	Usage(ctx context.Context, id string) (Usage, error)
@@ -50,6 +57,7 @@ type RuntimeInfo struct {
 	Name    string `json:"name"`    // "containerd"
 	Version string `json:"version"` // of the daemon
 	Sandbox string `json:"sandbox"` // "runc"
+	Cgroup  int    `json:"cgroup"`  // version of the host's control groups: 1 or 2
 }
 
 // ImportRequest names the image that an archive must hold.
@@ -75,12 +83,12 @@ type CreateRequest struct {
 	Spec   []byte            `json:"spec"`
 	Labels map[string]string `json:"labels"`
 	Logs   LogRequest        `json:"logs"`
-	State  string            `json:"state"` // folder of ours that the job's init writes its exit record to
+	Record string            `json:"record"` // Folders.Record: where the job's init writes its exit record
 }
 
 // LogRequest says where a job's output goes.
 type LogRequest struct {
-	Path     string `json:"path"`      // file of timestamped, tagged lines (provider/access reads them)
+	Path     string `json:"path"`      // folder of timestamped, tagged records (provider/access reads them)
 	MaxBytes int64  `json:"max_bytes"` // over which the oldest output is dropped
 }
 
@@ -119,7 +127,9 @@ type Container struct {
 type ExitStatus struct {
 	Code   int    `json:"code"`
 	Signal string `json:"signal,omitempty"` // "SIGSEGV"
-	OOM    bool   `json:"oom"`
+	OOM    bool   `json:"oom"` // the kernel killed a process of the job over its memory limit, and the job did not end well
+	// ExecError is why the command could not be executed ("not found in PATH"); Code is 127 or 126 then, and the job never ran.
+	ExecError string `json:"exec_error,omitempty"`
 }
 
 // Usage is what a container has used since its start.
@@ -149,6 +159,8 @@ type WireRequest struct {
 type Mounts interface {
 	// Make gives the lease its folders, with a quota where it can be held.
 	Make(ctx context.Context, req MountRequest) (Folders, error)
+	// Usage counts what the job has written so far, so that a lease over its disk can be ended.
+	Usage(ctx context.Context, id string) (DiskUsage, error)
 	// Remove wipes them. It reports whether nothing is left.
 	Remove(ctx context.Context, id string) (bool, error)
 	// List names the leases that have folders, for the sweeper.
@@ -163,9 +175,17 @@ type MountRequest struct {
 	GID      uint32 `json:"gid"`
 }
 
-// Folders are a lease's folders on the host.
+// Folders are a lease's folders on the host. Every one is a folder that only root can reach.
 type Folders struct {
-	In    string `json:"in"`    // /in, read-only in the job
-	Out   string `json:"out"`   // /out
-	State string `json:"state"` // exit record and log; not seen by the job but for the record
+	In      string `json:"in"`      // /in, read-only in the job
+	Out     string `json:"out"`     // /out, the results
+	Scratch string `json:"scratch"` // /scratch, wiped at the end
+	Record  string `json:"record"`  // exit record; the job's init writes it, so it is a claim of the job's
+	State   string `json:"state"`   // the log and what else the job must not reach
+}
+
+// DiskUsage is what a job holds on disk in /out, /scratch and its exit record together.
+type DiskUsage struct {
+	Bytes  int64 `json:"bytes"`  // allocated, not apparent: a sparse file counts what it holds
+	Inodes int64 `json:"inodes"` // files, folders and links
 }
