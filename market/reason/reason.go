@@ -30,8 +30,9 @@ const (
 	ClockSkew         Code = "clock_skew"         // an advert's time is more than 10 minutes off
 	Duplicate         Code = "duplicate"          // already have it
 	LedgerReadOnly    Code = "ledger_read_only"   // the ledger is behind its own proofs: recover first
-	EscrowMismatch    Code = "lane_mismatch"      // the voucher does not continue its lane
+	LaneMismatch      Code = "lane_mismatch"      // the voucher does not continue its lane
 	UnknownUnit       Code = "unknown_unit"       // another unit of account than the offer's
+	LeaseInvalid      Code = "lease_invalid"      // the provider signed something else than what was accepted
 )
 
 // Why a lease ended.
