@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -81,6 +82,10 @@ func open(d Domain, raw []byte) (body []byte, signer [32]byte, err error) {
 	}
 	if string(env.PayloadType) != string(d) {
 		return nil, signer, fmt.Errorf("open %s: %w: it is a %q", d, ErrSignature, env.PayloadType)
+	}
+	// The hash of an envelope names it, so one signature must not have two envelopes: protobuf would let anybody add fields.
+	if again, err := env.Marshal(); err != nil || !bytes.Equal(again, raw) {
+		return nil, signer, fmt.Errorf("open %s: %w: the envelope is not in its one form", d, ErrSignature)
 	}
 	key, err := env.PublicKey.Raw()
 	if err != nil || env.PublicKey.Type() != crypto.Ed25519 || len(key) != len(signer) {

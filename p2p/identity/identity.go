@@ -63,6 +63,9 @@ func ParseAccount(s string) (AccountID, error) {
 	if subtle.ConstantTimeCompare(a.checksum(), b[len(a):]) != 1 {
 		return AccountID{}, fmt.Errorf("account %q: %w: its checksum is wrong, so a letter was mistyped; copy it again", s, ErrName)
 	}
+	if a.String() != s { // base32 skips line ends and a stray last letter
+		return AccountID{}, fmt.Errorf("account %q: %w: want exactly what `identity show` prints", s, ErrName)
+	}
 	return a, nil
 }
 

@@ -125,6 +125,10 @@ func (h *Hash) UnmarshalCBOR(b []byte) error { return Fixed(h[:], b) }
 
 // Fixed decodes the CBOR byte string b into dst and refuses any other length: the keys and hashes of records are never padded or cut.
 func Fixed(dst, b []byte) error {
+	const byteString = 2 // major type of RFC 8949; the decoder would take an array of small numbers too
+	if len(b) == 0 || b[0]>>5 != byteString {
+		return fmt.Errorf("%w: not a byte string", ErrFormat)
+	}
 	var got []byte
 	if err := strictMode.Unmarshal(b, &got); err != nil {
 		return err
