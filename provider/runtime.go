@@ -127,7 +127,7 @@ type Container struct {
 type ExitStatus struct {
 	Code   int    `json:"code"`
 	Signal string `json:"signal,omitempty"` // "SIGSEGV"
-	OOM    bool   `json:"oom"` // the kernel killed a process of the job over its memory limit, and the job did not end well
+	OOM    bool   `json:"oom"`              // the kernel killed a process of the job over its memory limit, and the job did not end well
 	// ExecError is why the command could not be executed ("not found in PATH"); Code is 127 or 126 then, and the job never ran.
 	ExecError string `json:"exec_error,omitempty"`
 }
