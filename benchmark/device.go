@@ -23,8 +23,8 @@ const (
 // MaxCores is the most cores of one CPU device; the largest machines of two sockets have 768 threads.
 const MaxCores = 1024
 
-// maxCore is the highest number of a core: Linux counts to 8192 at most.
-const maxCore = 8191
+// maxCore is the highest number of a core: the affinity masks of x/sys/unix end there.
+const maxCore = 1023
 
 // Cores is a list of cores by their Linux numbers, ascending and without repeats. Its text is the kernel's own list format: "0-3,8".
 type Cores []uint32
