@@ -1,0 +1,141 @@
+package book
+
+import (
+	"bytes"
+	"container/heap"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/gpufair/gpufair/market/query"
+	"github.com/gpufair/gpufair/p2p/identity"
+)
+
+// MaxLimit is the most lots that one search gives.
+const MaxLimit = 1000
+
+// Search gives at most limit live lots that match q, in the order o; what o does not tell apart comes in the order of devices and
+// lots, so that equal books give equal answers. A limit of 0 or over [MaxLimit] means MaxLimit. It takes time in proportion to the
+// book, some tens of nanoseconds an offer.
+func (b *Book) Search(q query.Query, o query.Order, limit int, now time.Time) []Found {
+	if limit <= 0 || limit > MaxLimit {
+		limit = MaxLimit
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	top := topRows{order: o}
+	for i := range b.rows {
+		r := &b.rows[i]
+		if !q.Match(&r.facts) || !r.alive(now) {
+			continue
+		}
+		if len(top.rows) < limit {
+			heap.Push(&top, r)
+		} else if top.before(r, top.rows[0]) {
+			top.rows[0] = r
+			heap.Fix(&top, 0)
+		}
+	}
+	slices.SortFunc(top.rows, func(x, y *row) int { return top.compare(x, y) })
+	found := make([]Found, len(top.rows))
+	for i, r := range top.rows {
+		cur := r.rec.Current()
+		found[i] = Found{Entry: r.rec.Entry, Lot: cur.Lots[r.lot], Facts: r.facts}
+	}
+	return found
+}
+
+// Count is how many live lots match q.
+func (b *Book) Count(q query.Query, now time.Time) int {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	n := 0
+	for i := range b.rows {
+		if q.Match(&b.rows[i].facts) && b.rows[i].alive(now) {
+			n++
+		}
+	}
+	return n
+}
+
+// topRows is a heap with the worst row on top.
+type topRows struct {
+	order query.Order
+	rows  []*row
+}
+
+func (t *topRows) compare(x, y *row) int {
+	if c := t.order.Compare(&x.facts, &y.facts); c != 0 {
+		return c
+	}
+	if c := bytes.Compare(x.rec.Device[:], y.rec.Device[:]); c != 0 {
+		return c
+	}
+	return x.lot - y.lot
+}
+
+func (t *topRows) before(x, y *row) bool { return t.compare(x, y) < 0 }
+
+func (t *topRows) Len() int           { return len(t.rows) }
+func (t *topRows) Less(i, j int) bool { return t.before(t.rows[j], t.rows[i]) }
+func (t *topRows) Swap(i, j int)      { t.rows[i], t.rows[j] = t.rows[j], t.rows[i] }
+func (t *topRows) Push(x any)         { t.rows = append(t.rows, x.(*row)) }
+func (t *topRows) Pop() any {
+	last := t.rows[len(t.rows)-1]
+	t.rows = t.rows[:len(t.rows)-1]
+	return last
+}
+
+func free(freeBits uint64, first, n int) int {
+	return bits.OnesCount64(freeBits >> first & (1<<n - 1))
+}
+
+// Have is one line of a digest: which offer of which device a peer has.
+type Have struct {
+	ID  [16]byte `cbor:"1,keyasint"` // start of the device's key
+	Seq uint64   `cbor:"2,keyasint"` // of its offer
+}
+
+// DeviceID is the start of a device's key, as digests name it.
+func DeviceID(p identity.PeerID) [16]byte { return [16]byte(p[:16]) }
+
+// Digest lists the live offers of devices after the given id, in order, at most limit.
+func (b *Book) Digest(after [16]byte, limit int, now time.Time) []Have {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var out []Have
+	for _, r := range b.ring {
+		if id := DeviceID(r.Device); r.alive(now) && bytes.Compare(id[:], after[:]) > 0 {
+			out = append(out, Have{ID: id, Seq: r.Seq})
+		}
+	}
+	slices.SortFunc(out, func(x, y Have) int { return bytes.Compare(x.ID[:], y.ID[:]) })
+	return out[:min(len(out), limit)]
+}
+
+// Page gives the live offers of devices after the given id that a peer with those haves lacks, in order, at most limit; next is where
+// to go on, and more is false when nothing is left.
+func (b *Book) Page(after [16]byte, haves []Have, limit int, now time.Time) (page []Entry, next [16]byte, more bool) {
+	has := make(map[[16]byte]uint64, len(haves))
+	for _, h := range haves {
+		has[h.ID] = max(has[h.ID], h.Seq)
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var lacks []*record
+	for _, r := range b.ring {
+		id := DeviceID(r.Device)
+		if r.alive(now) && bytes.Compare(id[:], after[:]) > 0 && has[id] < r.Seq {
+			lacks = append(lacks, r)
+		}
+	}
+	slices.SortFunc(lacks, func(x, y *record) int { return bytes.Compare(x.Device[:], y.Device[:]) })
+	if len(lacks) > limit {
+		lacks, more = lacks[:limit], true
+	}
+	for _, r := range lacks {
+		page = append(page, r.Entry)
+		next = DeviceID(r.Device)
+	}
+	return page, next, more
+}
