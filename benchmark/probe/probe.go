@@ -5,7 +5,8 @@ package probe
 
 import (
 	"context"
-	"io"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -17,26 +18,74 @@ import (
 // Config is how the child is started.
 type Config struct {
 	Command []string      // the child's argv: this program's own path (os.Executable) and its hidden verb
-	Grace   time.Duration // between SIGTERM and SIGKILL; 0 is 5 s
+	Grace   time.Duration // between SIGTERM and SIGKILL; 0 is 5 s. A killed NVML client has frozen a card (NVIDIA/dcgm-exporter#84)
 	Log     *slog.Logger  // takes the child's stderr, line by line; nil is slog.Default()
 }
+
+const (
+	defaultGrace = 5 * time.Second
+	detectLimit  = 15 * time.Second // a driver that needs longer hangs (spec: gpu, 5: 10 s for a call of NVML)
+)
+
+var (
+	// ErrTimeout says that the child did not answer in time.
+	ErrTimeout = errors.New("took too long")
+	// ErrGarbage says that the child's output is not an answer.
+	ErrGarbage = errors.New("no answer that can be read")
+	// ErrUnlocked says that a measurement was asked for on devices that others may be using.
+	ErrUnlocked = errors.New("device is not locked")
+)
 
 // GPUDetector asks the driver for its cards, in the child. benchmark/gpu.Detect is the one of the daemon.
 type GPUDetector func(ctx context.Context) benchmark.GPUs
 
-// Detect starts a child that lists what the machine has, and ends it. It takes at most 15 s.
+// Detect says what the machine has. Linux is asked about the CPU here, the driver about its cards in a child that takes at most 15 s.
+// A child that fails is no error: the answer then has its failure as the GPUs' problem, with code "crashed", "hung" or "garbage".
 func Detect(ctx context.Context, c Config) (benchmark.Detection, error) {
-	return benchmark.Detection{}, nil
+	cpu, err := suite.DetectCPU()
+	if err != nil {
+		return benchmark.Detection{}, err
+	}
+	answer, err := ask(ctx, c, request{Op: opDetect}, detectLimit, nil)
+	switch {
+	case err == nil && answer.GPUs != nil:
+		return benchmark.Detection{CPU: cpu, GPUs: *answer.GPUs}, nil
+	case err == nil:
+		err = fmt.Errorf("%w: another answer than was asked for", ErrGarbage)
+	case ctx.Err() != nil:
+		return benchmark.Detection{}, fmt.Errorf("detect devices: %w", err)
+	}
+	return benchmark.Detection{CPU: cpu, GPUs: benchmark.GPUs{Problem: problem(err)}}, nil
+}
+
+func problem(err error) *benchmark.Problem {
+	p := &benchmark.Problem{Code: "crashed", Text: "asking the driver for cards: " + err.Error()}
+	p.Advice = "run nvidia-smi; if it fails too, reinstall the driver and reboot"
+	switch {
+	case errors.Is(err, ErrTimeout):
+		p.Code, p.Advice = "hung", "a card or its driver hangs: reboot this machine"
+	case errors.Is(err, ErrGarbage):
+		p.Code = "garbage"
+	}
+	return p
 }
 
 // MeasureCPU starts a child that measures cores as one device by profile, and ends it. held must cover the cores
-// ([lock.CoreKeys]): nobody else may use them meanwhile. on (may be nil) is called with each step, from one goroutine.
+// ([lock.CoreKeys]): nobody else may use them meanwhile ([ErrUnlocked]). on (may be nil) is called with each step, from one goroutine
+// at a time. Failures are [*Crash], [*Failure] (which wraps [suite.ErrWrong] and [suite.ErrCoreAbsent]), [ErrTimeout], [ErrGarbage], or
+// ctx's own.
 func MeasureCPU(ctx context.Context, c Config, held *lock.Lock, cores benchmark.Cores, profile benchmark.Profile,
 	on func(suite.Progress),
 ) (benchmark.Report, error) {
-	return benchmark.Report{}, nil
+	if !held.Covers(lock.CoreKeys(cores)) {
+		return benchmark.Report{}, fmt.Errorf("measure cores %s: %w: claim its cores first", cores, ErrUnlocked)
+	}
+	answer, err := ask(ctx, c, request{Op: opMeasureCPU, Cores: cores, Profile: profile}, profile.Limit(), on)
+	if err != nil {
+		return benchmark.Report{}, fmt.Errorf("measure cores %s: %w", cores, err)
+	}
+	if answer.Report == nil {
+		return benchmark.Report{}, fmt.Errorf("measure cores %s: %w: another answer than was asked for", cores, ErrGarbage)
+	}
+	return *answer.Report, nil
 }
-
-// Serve is the child's main: it answers the one request on in and returns. It ends early when in ends, as it does when the parent
-// dies, or when ctx does; the caller ties ctx to SIGTERM.
-func Serve(ctx context.Context, in io.Reader, out io.Writer, gpus GPUDetector) error { return nil }
