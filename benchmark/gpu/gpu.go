@@ -9,7 +9,12 @@ import (
 )
 
 // Detect asks the driver for its cards. It never fails: without a usable driver the answer has a [benchmark.Problem] that says what
-// to do. It may block for ever on a hung card, whatever ctx says: the child's supervisor has the deadline.
+// to do. It may block for ever on a hung card, whatever ctx says: the child's supervisor has the deadline. Its problems' codes:
+// "no_nvml" (this program was built without it), "no_library", "old_driver", "no_driver", "version_mismatch", "no_permission",
+// "no_card", "lost", "power", "driver_error".
 func Detect(ctx context.Context) benchmark.GPUs {
-	return benchmark.GPUs{}
+	if err := ctx.Err(); err != nil {
+		return benchmark.GPUs{Problem: &benchmark.Problem{Code: "driver_error", Text: "asking for cards: " + err.Error(), Advice: "try again"}}
+	}
+	return detect()
 }

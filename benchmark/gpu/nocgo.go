@@ -1,0 +1,11 @@
+//go:build !linux || !cgo
+
+package gpu
+
+import "github.com/gpufair/gpufair/benchmark"
+
+func detect() benchmark.GPUs {
+	return benchmark.GPUs{Problem: &benchmark.Problem{
+		Code: "no_nvml", Text: "this gpufaird was built without NVIDIA support", Advice: "build it with CGO_ENABLED=1 and a C compiler (make build)",
+	}}
+}
