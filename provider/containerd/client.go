@@ -1,36 +1,135 @@
 // Package containerd runs jobs with containerd: it fulfils provider.Runtime and is the sole importer of containerd's client. It decides
-// nothing about leases and makes no spec of its own beyond what only the host can know (seccomp profile, cgroup path, numeric user).
+// nothing about leases and makes no spec of its own beyond what only the host can know: seccomp profile, cgroup path, numeric user.
+// It touches only its own containerd namespace, and keeps nothing in memory: a new process finds every container of the old one.
 package containerd
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"github.com/gpufair/gpufair/provider"
 )
 
 // Config is how to reach containerd.
 type Config struct {
 	Address   string // absolute path of containerd's socket, e.g. /run/containerd/containerd.sock
 	Namespace string // containerd namespace, e.g. "gpufair"; two daemons on one machine use two
-	// RuntimeRoot is where runc keeps its state; empty: runc's shim's own. A private containerd needs its own, since by default it is shared by
-	// all daemons on a machine.
+	// RuntimeRoot is where runc keeps its state; empty: /run/containerd/runc, which all containerd daemons of a machine share. A private
+	// containerd that could meet its own namespace's name there needs another.
 	RuntimeRoot string
 	// Logger is the absolute path of the program that writes a job's log: it must call [LoggerMain] when its first argument is [LoggerVerb].
 	Logger string
 }
 
-// LoggerVerb is the hidden verb that the logger program is started with, followed by one argument for [LoggerMain].
-const LoggerVerb = "job-log"
+// Validate says what is wrong with the configuration, and what to do.
+func (c Config) Validate() error {
+	switch {
+	case !filepath.IsAbs(c.Address):
+		return fmt.Errorf("containerd address %q: not an absolute path: give the path of its socket, usually /run/containerd/containerd.sock", c.Address)
+	case len(c.Address) > 107:
+		return fmt.Errorf("containerd address %q: longer than the 107 bytes that a unix socket may have", c.Address)
+	case !regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`).MatchString(c.Namespace):
+		return fmt.Errorf("containerd namespace %q: use 1 to 63 of a-z, 0-9, - and _", c.Namespace)
+	case c.RuntimeRoot != "" && !filepath.IsAbs(c.RuntimeRoot):
+		return fmt.Errorf("containerd runtime root %q: not an absolute path", c.RuntimeRoot)
+	case !filepath.IsAbs(c.Logger):
+		return fmt.Errorf("job logger %q: not an absolute path", c.Logger)
+	}
+	return nil
+}
 
-// LoggerMain is the logger beside each job: started by containerd's shim, it copies the job's output into its log until the job closes it,
-// outliving containerd and the provider's daemon. It does not return: it exits the process.
-func LoggerMain(arg string) {}
+// maxReconnect is the longest pause between attempts to reach a containerd that is down: how late its return may be seen.
+const maxReconnect = time.Second
 
 // Client is a connection to containerd. It may be used by several goroutines at once.
-type Client struct{}
+type Client struct {
+	config  Config
+	client  *containerd.Client
+	cgroups cgroups
+}
 
-// New checks the configuration and connects lazily: it does not fail because containerd is down; [Client.Info] does.
-func New(c Config) (*Client, error) { return nil, nil }
+var _ provider.Runtime = (*Client)(nil)
+
+// New checks the configuration and prepares a connection that is made, and made again, when needed: it does not fail because containerd
+// is down; [Client.Info] does.
+func New(c Config) (*Client, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	client, err := containerd.New(c.Address, containerd.WithTimeout(maxReconnect))
+	if err != nil {
+		return nil, fmt.Errorf("connect to containerd at %s: %w", c.Address, err)
+	}
+	return &Client{config: c, client: client, cgroups: hostCgroups("/sys/fs/cgroup")}, nil
+}
 
 // Close ends the connection. Containers go on.
-func (c *Client) Close() error { return nil }
+func (c *Client) Close() error { return c.client.Close() }
 
-var _ = context.Background
+// Info implements provider.Runtime.
+func (c *Client) Info(ctx context.Context) (provider.RuntimeInfo, error) {
+	v, err := c.client.Version(c.with(ctx))
+	if err != nil {
+		return provider.RuntimeInfo{}, c.fail(err, "ask containerd for its version")
+	}
+	return provider.RuntimeInfo{Name: "containerd", Version: strings.TrimSpace(v.Version), Sandbox: "runc", Cgroup: c.cgroups.version()}, nil
+}
+
+// with puts our namespace into ctx.
+func (c *Client) with(ctx context.Context) context.Context {
+	return namespaces.WithNamespace(ctx, c.config.Namespace)
+}
+
+// fail wraps an error of containerd with what was done, so that it keeps its kind; nil stays nil.
+func (c *Client) fail(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	op := fmt.Sprintf(format, args...)
+	for _, kind := range []error{
+		provider.ErrNotFound, provider.ErrImage, provider.ErrCommand, provider.ErrUnavailable, provider.ErrNoSpace, provider.ErrRequest, provider.ErrState,
+	} {
+		if errors.Is(err, kind) {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	native := errgrpc.ToNative(err)
+	switch {
+	case errors.Is(native, context.Canceled), errors.Is(native, context.DeadlineExceeded):
+		return fmt.Errorf("%s: %w", op, native)
+	case errdefs.IsUnavailable(native):
+		return fmt.Errorf("%s: %w: %s", op, provider.ErrUnavailable, c.why(native))
+	case errdefs.IsNotFound(native):
+		return fmt.Errorf("%s: %w: %w", op, provider.ErrNotFound, native)
+	case strings.Contains(native.Error(), "no space left on device"):
+		return fmt.Errorf("%s: %w: %w", op, provider.ErrNoSpace, native)
+	}
+	return fmt.Errorf("%s: %w", op, native)
+}
+
+// why says why containerd does not answer and what to do, which its own error does not.
+func (c *Client) why(err error) string {
+	_, serr := os.Stat(c.config.Address)
+	switch {
+	case errors.Is(serr, fs.ErrNotExist):
+		return fmt.Sprintf("there is no socket at %s: install it (apt-get install containerd), start it (systemctl start containerd), or correct the address",
+			c.config.Address)
+	case errors.Is(serr, fs.ErrPermission), strings.Contains(err.Error(), "permission denied"):
+		return fmt.Sprintf("no permission for %s: run as root", c.config.Address)
+	case strings.Contains(err.Error(), "connection refused"):
+		return fmt.Sprintf("nothing listens at %s: containerd has stopped; start it (systemctl start containerd)", c.config.Address)
+	}
+	return err.Error()
+}

@@ -4,17 +4,127 @@ package jobnet
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufair/gpufair/provider"
 )
+
+// EgressNone is the only egress there is for now: none.
+const EgressNone = "none"
 
 // Network wires namespaces. Its zero value is ready; it may be used by several goroutines at once.
 type Network struct{}
 
 var _ provider.Network = Network{}
 
-// Wire implements provider.Network. It fails if the process shares the host's namespace, or if its namespace has a way out.
-func (Network) Wire(ctx context.Context, req provider.WireRequest) error { return nil }
+// Wire implements provider.Network. It fails if the process shares our own namespace, or if its namespace has a way out: any interface
+// besides loopback that is up or has an address (the kernel may put idle tunnel devices into every new namespace).
+func (Network) Wire(ctx context.Context, req provider.WireRequest) error {
+	if req.Egress != EgressNone {
+		return fmt.Errorf("wire job %s: egress %q is not offered, only %q: %w", req.ID, req.Egress, EgressNone, provider.ErrRequest)
+	}
+	ns, err := os.Open("/proc/" + strconv.Itoa(req.PID) + "/ns/net")
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("wire job %s: process %d: %w", req.ID, req.PID, provider.ErrNotFound)
+	}
+	if err != nil {
+		return fmt.Errorf("wire job %s: %w", req.ID, err)
+	}
+	defer ns.Close()
+	if err := notOurs(ns); err != nil {
+		return fmt.Errorf("wire job %s: %w", req.ID, err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // for good: a thread that was in a job's namespace ends with this goroutine
+		done <- isolate(ns)
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("wire job %s: %w", req.ID, err)
+	}
+	return nil
+}
 
 // Unwire implements provider.Network: the namespace goes with its processes, so there is nothing to remove.
-func (Network) Unwire(ctx context.Context, id string) error { return nil }
+func (Network) Unwire(context.Context, string) error { return nil }
+
+// notOurs refuses our own network namespace.
+func notOurs(ns *os.File) error {
+	theirs, err := ns.Stat()
+	if err != nil {
+		return err
+	}
+	ours, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		return err
+	}
+	if os.SameFile(theirs, ours) {
+		return errors.New("the job shares the host's network namespace: it must not run")
+	}
+	return nil
+}
+
+// isolate enters the namespace, turns loopback on and looks for a way out. It must run on a thread of its own.
+func isolate(ns *os.File) error {
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter the network namespace (it takes root): %w", err)
+	}
+	if err := loopbackUp(); err != nil {
+		return err
+	}
+	ifs, err := net.Interfaces()
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	up := false
+	for _, i := range ifs {
+		if i.Flags&net.FlagLoopback != 0 {
+			up = i.Flags&net.FlagUp != 0
+			continue
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			return fmt.Errorf("list addresses of %s: %w", i.Name, err)
+		}
+		if i.Flags&net.FlagUp != 0 || len(addrs) > 0 {
+			return fmt.Errorf("the job's namespace has interface %s, a way out that was not agreed: it must not run", i.Name)
+		}
+	}
+	if !up {
+		return errors.New("the loopback interface is not up")
+	}
+	return nil
+}
+
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("turn on loopback: %w", err)
+	}
+	defer unix.Close(fd)
+	req, err := unix.NewIfreq("lo")
+	if err != nil {
+		return fmt.Errorf("turn on loopback: %w", err)
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req); err != nil {
+		return fmt.Errorf("turn on loopback: %w", err)
+	}
+	req.SetUint16(req.Uint16() | unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req); err != nil {
+		return fmt.Errorf("turn on loopback: %w", err)
+	}
+	return nil
+}
