@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/query"
 	"github.com/gpufair/gpufair/p2p/identity"
 )
@@ -113,24 +114,33 @@ func (b *Book) Digest(after [16]byte, limit int, now time.Time) []Have {
 	return out[:min(len(out), limit)]
 }
 
-// Page gives the live offers of devices after the given id that a peer with those haves lacks, in order, at most limit; next is where
-// to go on, and more is false when nothing is left.
-func (b *Book) Page(after [16]byte, haves []Have, limit int, now time.Time) (page []Entry, next [16]byte, more bool) {
+// Page gives the live offers of devices after the given id (and up to until, unless that is zero) that a peer with those haves
+// lacks, in order, at most limit; next is where to go on, and more is false when nothing is left.
+func (b *Book) Page(after, until [16]byte, haves []Have, limit int, now time.Time) (page []Entry, next [16]byte, more bool) {
 	has := make(map[[16]byte]uint64, len(haves))
 	for _, h := range haves {
 		has[h.ID] = max(has[h.ID], h.Seq)
+	}
+	sorted := func(list []*record) []*record {
+		slices.SortFunc(list, func(x, y *record) int { return bytes.Compare(x.Device[:], y.Device[:]) })
+		return list[:min(len(list), limit+1)]
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	var lacks []*record
 	for _, r := range b.ring {
 		id := DeviceID(r.Device)
-		if r.alive(now) && bytes.Compare(id[:], after[:]) > 0 && has[id] < r.Seq {
+		if bytes.Compare(id[:], after[:]) <= 0 || (until != [16]byte{} && bytes.Compare(id[:], until[:]) > 0) {
+			continue
+		}
+		if has[id] < r.Seq && r.alive(now) {
 			lacks = append(lacks, r)
 		}
+		if len(lacks) > 4*(limit+1) {
+			lacks = sorted(lacks) // so that a page of a large book costs no sort of all of it
+		}
 	}
-	slices.SortFunc(lacks, func(x, y *record) int { return bytes.Compare(x.Device[:], y.Device[:]) })
-	if len(lacks) > limit {
+	if lacks = sorted(lacks); len(lacks) > limit {
 		lacks, more = lacks[:limit], true
 	}
 	for _, r := range lacks {
@@ -138,4 +148,9 @@ func (b *Book) Page(after [16]byte, haves []Have, limit int, now time.Time) (pag
 		next = DeviceID(r.Device)
 	}
 	return page, next, more
+}
+
+// FoundOf is a lot of an entry as a search gives it; the lot's slots are as they are now.
+func FoundOf(e Entry, lot market.Lot) Found {
+	return Found{Entry: e, Lot: lot, Facts: query.FactsOf(&e.Offer, &lot)}
 }

@@ -139,6 +139,7 @@ const (
 	ActStatus  Action = 6
 	ActRelease Action = 7 // Signed holds a sealed market.Release
 	ActFetched Action = 8 // the renter has the results: the provider may wipe them
+	ActSync    Action = 9 // pack what /out holds now, while the job runs; Status.Outputs names it
 )
 
 // Ask is the request of [ProtoJob]. The peer must be the device that signed the Accept.
@@ -160,8 +161,9 @@ type Status struct {
 	Charge   money.Micro   `cbor:"6,keyasint" json:"charge"`
 	End      []byte        `cbor:"7,keyasint,omitempty" json:"-"` // sealed market.End
 	Exit     *market.Exit  `cbor:"8,keyasint,omitempty" json:"exit,omitempty"`
-	Outputs  wire.Hash     `cbor:"9,keyasint" json:"outputs"` // manifest of /out, once the job has ended; zero: empty
+	Outputs  wire.Hash     `cbor:"9,keyasint" json:"outputs"` // manifest of /out as it was last packed; zero: empty
 	LogBytes uint64        `cbor:"10,keyasint" json:"log_bytes"`
+	Complete bool          `cbor:"11,keyasint" json:"complete"` // ended, the process is gone and Outputs is final
 }
 
 // Beat is a provider's sign of life on [ProtoLane], one every [BeatInterval]. Every [TickInterval] and at each end of a rate segment it
