@@ -50,7 +50,7 @@ func buildFake(t *testing.T, flag string) string {
 func detectIn(t *testing.T, dir, scenario string) benchmark.GPUs {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"=1", "LD_LIBRARY_PATH="+dir, "FAKE_NVML="+scenario)
+	cmd.Env = append(os.Environ(), childEnv+"=1", "GORACE=atexit_sleep_ms=0", "LD_LIBRARY_PATH="+dir, "FAKE_NVML="+scenario)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -48,11 +48,10 @@ type HeldError struct {
 // Error names the key, the holder and what to do.
 func (e *HeldError) Error() string {
 	what := strings.Replace(string(e.Key), "-", " ", 1)
-	by := "another process"
-	if e.PID != 0 {
-		by = fmt.Sprintf("process %d (%s)", e.PID, e.Holder)
+	if e.PID == 0 {
+		return fmt.Sprintf("%s is in use by another process; stop it, or leave this device out of the config", what)
 	}
-	return fmt.Sprintf("%s is in use by %s; stop it (kill %d), or leave this device out of the config", what, by, e.PID)
+	return fmt.Sprintf("%s is in use by process %d (%s); stop it, or leave this device out of the config", what, e.PID, e.Holder)
 }
 
 // Lock is a claim on keys. Safe for concurrent use.

@@ -77,7 +77,8 @@ func ask(ctx context.Context, c Config, r request, limit time.Duration, on func(
 	cmd.WaitDelay = c.Grace
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: true} // own group: Ctrl-C at the daemon is not for it
 	cmd.Stdout = &lines{limit: maxLine, take: talk.hear}
-	cmd.Stderr = &lines{limit: maxLogLine, split: true, take: talk.note}
+	stderr := &lines{limit: maxLogLine, split: true, take: talk.note}
+	cmd.Stderr = stderr
 	stdin, err := cmd.StdinPipe() // stays open until the child ended: its end tells the child that we died
 	if err != nil {
 		return nil, fmt.Errorf("start the probe: %w", err)
@@ -89,6 +90,9 @@ func ask(ctx context.Context, c Config, r request, limit time.Duration, on func(
 		stop(err)
 	}
 	err = cmd.Wait()
+	if len(stderr.rest) > 0 {
+		talk.note(stderr.rest) // last words without an end of line
+	}
 	return talk.outcome(ctx, err)
 }
 
@@ -122,6 +126,9 @@ func (t *conversation) hear(line []byte) error {
 
 // note takes a line of stderr into the log.
 func (t *conversation) note(line []byte) error {
+	if len(line) == 0 {
+		return nil
+	}
 	t.last = string(line)
 	t.logged++
 	switch {
