@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/gpufair/gpufair/p2p/identity"
@@ -78,28 +80,33 @@ func KindOf(err error) Kind {
 		return KindVersion
 	case errors.Is(err, identity.ErrPower):
 		return KindForbidden
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return KindTimeout
 	default:
 		return KindInternal
 	}
 }
 
-const maxDetail = 512
+const (
+	maxDetail = 512
+	maxCode   = 64 // the longest reason has under 40 letters
+)
 
 // toWire is what the peer may see of err: an [*Error] as it is, our own errors by kind and text, an internal one without its text.
 func toWire(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
-		return e
+		return &Error{Kind: e.Kind, Code: clip(e.Code, maxCode), Detail: clip(e.Detail, maxDetail)}
 	}
 	k := KindOf(err)
 	if k == KindInternal {
 		return &Error{Kind: k, Detail: "the peer met an internal error; its owner's log says more"}
 	}
-	text := err.Error()
-	return &Error{Kind: k, Detail: text[:min(len(text), maxDetail)]}
+	return &Error{Kind: k, Detail: clip(err.Error(), maxDetail)}
 }
+
+// clip cuts s to n bytes of valid UTF-8, the only text that CBOR takes.
+func clip(s string, n int) string { return strings.ToValidUTF8(s[:min(len(s), n)], "") }
 
 // reply is the first frame of every answer: an error, or a body.
 type reply struct {
@@ -140,7 +147,7 @@ func Call(ctx context.Context, n Network, peer identity.PeerID, protocol Protoco
 func Send(s Stream, v any, limit int) error { return wire.WriteFrame(s, v, limit) }
 
 // replySlack is what a reply's own framing adds to its body.
-const replySlack = 64 + 2*maxDetail
+const replySlack = 64 + maxCode + 2*maxDetail
 
 // answered is a handler's error that the peer was already told.
 type answered struct{ error }

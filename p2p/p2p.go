@@ -53,7 +53,8 @@ type Stream interface {
 	Close() error
 	// Reset ends both directions at once with a kind that the peer sees as an [*Error].
 	Reset(kind Kind) error
-	// SetDeadline bounds reads and writes from then on. A stream without one ends with its idle limit.
+	// SetDeadline bounds reads and writes from then on: later ones are os.ErrDeadlineExceeded. The idle limit (of the handler's [Limits],
+	// [OpenerIdle] on the other side) holds besides and resets the stream with [KindTimeout].
 	SetDeadline(t time.Time) error
 	// Peer is who is on the other side, proved by the transport's handshake.
 	Peer() identity.PeerID
@@ -64,7 +65,7 @@ type Stream interface {
 // Handler serves one stream of a protocol; [Finish] ends the stream when it returns. ctx ends with the network or the connection.
 type Handler func(ctx context.Context, s Stream) error
 
-// Limits bound what strangers may make a handler cost.
+// Limits bound what strangers may make a handler cost. What is zero gets the default of [Limits.WithDefaults].
 type Limits struct {
 	Streams     int           // at once, over all peers
 	PeerStreams int           // at once, of one peer
@@ -104,7 +105,8 @@ type Network interface {
 	// Protect keeps the connection to peer from being trimmed until Unprotect with the same tag: live jobs do so.
 	Protect(peer identity.PeerID, tag string)
 	Unprotect(peer identity.PeerID, tag string)
-	// Watch calls f with each peer that connects (up) or loses its last connection, in order, until ctx ends.
+	// Watch calls f with each peer that connects (up) or loses its last connection, in order, until ctx ends. It returns at once; f is
+	// called from one goroutine of its own, first for each peer that is up already.
 	Watch(ctx context.Context, f func(peer identity.PeerID, up bool))
 }
 
