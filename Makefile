@@ -1,0 +1,62 @@
+# gpufair: build, test, demo. `make` alone prints what there is.
+# Nothing here fetches anything but by apt (make deps) and the Go module proxy.
+
+MODULE  := github.com/gpufair/gpufair
+PREFIX  ?= /usr/local
+GO      ?= go
+PROGRAMS := $(notdir $(wildcard cmd/gpufair*))
+
+# The stamp of the version. Without git (a source archive) the build still works and says "devel".
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+VCS     := $(shell git status --porcelain >/dev/null 2>&1 && echo true || echo false)
+# -buildvcs stands here since GOFLAGS in the environment may say otherwise.
+BUILD   := -trimpath -buildvcs=$(VCS) -ldflags '-X $(MODULE)/cmd/internal/cli.stamp=$(VERSION)'
+PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+
+.PHONY: help build deps demo test lint cross bench soak-short install clean
+
+help: ## print this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+build: $(addprefix bin/,$(PROGRAMS)) ## build the programs into bin/, version stamped
+
+# Only the daemon has cgo (its measuring child speaks NVML); the others are static.
+bin/gpufaird: FORCE
+	CGO_ENABLED=1 $(GO) build $(BUILD) -o $@ ./cmd/gpufaird
+
+bin/%: FORCE
+	CGO_ENABLED=0 $(GO) build $(BUILD) -o $@ ./cmd/$*
+
+FORCE:
+
+deps: ## install what is missing (containerd, runc, gcc, OpenBLAS) by apt; not root: print the line and fail
+	@.ci/deps
+
+demo: deps build ## the whole journey on this machine: two providers, a renter, a real job, a settlement
+	@$(GO) run ./cmd/internal/demo $(DEMOFLAGS)
+
+test: deps ## format, vet, lint, walls, fuzz smoke, and every test with the race detector
+	@.ci/test format vet fix tidy staticcheck walls clients fuzz race
+
+lint: ## the first stages of `make test` only
+	@.ci/test format vet fix tidy staticcheck walls
+
+cross: ## build the renter's program for six platforms into dist/
+	@set -e; for p in $(PLATFORMS); do \
+		ext=; case $$p in windows/*) ext=.exe;; esac; out=dist/gpufair-$$(echo $$p | tr / -)$$ext; start=$$(date +%s); \
+		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) build $(BUILD) -o $$out ./cmd/gpufair; \
+		printf '%-32s %4d MiB %4d s\n' $$out $$(($$(wc -c < $$out) >> 20)) $$(($$(date +%s) - start)); \
+	done
+
+bench: ## run the benchmarks and print the table of numbers to reach
+	@.ci/bench
+
+soak-short: ## the short form of the long tests: soak tests, property tests with many draws, longer fuzzing
+	@.ci/test soak properties fuzz-long
+
+install: build ## install the programs under PREFIX (/usr/local), below DESTDIR if that is set
+	install -d '$(DESTDIR)$(PREFIX)/bin'
+	install -m 0755 $(addprefix bin/,$(PROGRAMS)) '$(DESTDIR)$(PREFIX)/bin'
+
+clean: ## remove what the other targets built
+	rm -rf bin dist demo-out
