@@ -4,7 +4,6 @@
 package ledger
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -199,12 +198,6 @@ const SaltSize = 16
 // Salt is 16 random bytes.
 type Salt [SaltSize]byte
 
-// UnmarshalCBOR reads exactly 16 bytes.
-func (s *Salt) UnmarshalCBOR(b []byte) error { return wire.Fixed(s[:], b) }
-
-// String is the salt in hex.
-func (s Salt) String() string { return hex.EncodeToString(s[:]) }
-
 // Limits of an entry.
 const (
 	MaxPostings = 16      // a usage has 4, a post 4
@@ -223,7 +216,7 @@ type Entry struct {
 	Postings []Posting          `cbor:"6,keyasint"`
 	Refs     []wire.Hash        `cbor:"7,keyasint,omitempty"` // of the signed records that caused it
 	Note     string             `cbor:"8,keyasint,omitempty"` // outside reference of a settlement
-	Salt     Salt               `cbor:"9,keyasint"`
+	Salt     Salt               `cbor:"-"`                    // before the entry's bytes in its leaf
 }
 
 var (
@@ -263,22 +256,27 @@ func (e Entry) Validate() error {
 	return nil
 }
 
-// Encode gives the entry's exact bytes: what the log is a log of.
-func (e Entry) Encode() ([]byte, error) {
+// Leaf gives the exact bytes that the log is a log of: the salt, then the entry.
+func (e Entry) Leaf() ([]byte, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
 	}
-	return wire.Marshal(e)
+	b, err := wire.Marshal(e)
+	if err != nil {
+		return nil, err
+	}
+	return append(e.Salt[:], b...), nil
 }
 
-// DecodeEntry reads what [Entry.Encode] gave, and checks it.
-func DecodeEntry(b []byte) (Entry, error) {
-	if len(b) > MaxEntry {
-		return Entry{}, fmt.Errorf("entry of %d bytes: %w", len(b), wire.ErrTooLarge)
+// DecodeLeaf reads what [Entry.Leaf] gave, and checks it.
+func DecodeLeaf(leaf []byte) (Entry, error) {
+	if len(leaf) < SaltSize || len(leaf) > MaxEntry {
+		return Entry{}, fmt.Errorf("leaf of %d bytes: %w", len(leaf), ErrEntry)
 	}
 	var e Entry
-	if err := wire.UnmarshalStrict(b, &e); err != nil {
+	if err := wire.UnmarshalStrict(leaf[SaltSize:], &e); err != nil {
 		return Entry{}, err
 	}
+	e.Salt = Salt(leaf[:SaltSize])
 	return e, e.Validate()
 }

@@ -1,0 +1,248 @@
+package books
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// The journal is an append-only file: a magic line, 16 random bytes and their CRC-32C, then records of
+//
+//	4 bytes  length of the body, big endian
+//	4 bytes  CRC-32C of the random bytes and the body
+//	body     CBOR of a record
+//
+// The random bytes keep a peer from sending something that, stored inside a record, looks like a record itself.
+// The Sync after a record is the one commit of its transaction (spec: ledger, Rules). When the file is longer than rotateAt, it becomes
+// journal.old and a new one is begun: what it held is then in the store durably, by the contract of [kv.Engine].
+const (
+	journalName = "journal"
+	oldName     = "journal.old"
+	magic       = "gpufair journal 1\n"
+	rotateAt    = 16 << 20
+	maxRecord   = 4 << 20 // a transaction writes 1 MiB of keys and values at most (kv.MaxTxBytes), and CBOR adds a little to each
+	recordHead  = 8
+	seedSize    = 16
+	fileHead    = len(magic) + seedSize + 4
+)
+
+// record is one transaction: everything it wrote, signed bytes included.
+type record struct {
+	Seq    uint64     `cbor:"1,keyasint"` // from 1, without gaps
+	Writes []kv.Write `cbor:"2,keyasint"`
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// seed is a file's random bytes.
+type seed [seedSize]byte
+
+func (s seed) checksum(body []byte) uint32 {
+	return crc32.Update(crc32.Checksum(s[:], castagnoli), castagnoli, body)
+}
+
+// header is how a file with this seed starts.
+func (s seed) header() []byte {
+	return binary.BigEndian.AppendUint32(append([]byte(magic), s[:]...), s.checksum(nil))
+}
+
+func (r record) encode(s seed) ([]byte, error) {
+	body, err := wire.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	if len(body) > maxRecord {
+		return nil, fmt.Errorf("journal record of %d bytes: %w (limit %d)", len(body), kv.ErrTooLarge, maxRecord)
+	}
+	out := make([]byte, recordHead, recordHead+len(body))
+	binary.BigEndian.PutUint32(out, uint32(len(body)))
+	binary.BigEndian.PutUint32(out[4:], s.checksum(body))
+	return append(out, body...), nil
+}
+
+// decodeRecord reads the record at the start of b and its length; ok is false if there is no whole and undamaged one.
+func decodeRecord(s seed, b []byte) (r record, n int, ok bool) {
+	if len(b) < recordHead {
+		return r, 0, false
+	}
+	size := binary.BigEndian.Uint32(b)
+	if size == 0 || size > maxRecord || uint64(size) > uint64(len(b)-recordHead) {
+		return r, 0, false
+	}
+	body := b[recordHead : recordHead+int(size)]
+	if s.checksum(body) != binary.BigEndian.Uint32(b[4:]) || wire.UnmarshalStrict(body, &r) != nil {
+		return r, 0, false
+	}
+	return r, recordHead + int(size), true
+}
+
+// scan is what a journal file holds.
+type scan struct {
+	records []record
+	seed    seed
+	good    int64  // bytes up to the end of the last record before any damage
+	alien   bool   // the file's start is damaged: nothing in it can be read
+	torn    bool   // there is something behind good
+	lost    uint64 // highest sequence of a record that still reads behind the damage: then it is no torn tail
+}
+
+// scanJournal reads a journal's bytes.
+func scanJournal(b []byte) scan {
+	var s scan
+	if len(b) < fileHead { // a crash while the file was begun
+		s.torn = len(b) > 0
+		return s
+	}
+	s.seed = seed(b[len(magic) : fileHead-4])
+	if !bytes.Equal(b[:fileHead], s.seed.header()) {
+		s.alien = true
+		return s
+	}
+	at := fileHead
+	for at < len(b) {
+		r, n, ok := decodeRecord(s.seed, b[at:])
+		if !ok {
+			s.torn, s.lost = true, resync(s.seed, b[at:])
+			break
+		}
+		s.records = append(s.records, r)
+		at += n
+	}
+	s.good = int64(at)
+	return s
+}
+
+// resync looks for records behind damage, at every byte: a torn tail has none.
+func resync(s seed, b []byte) (highest uint64) {
+	for at := 1; at < len(b); at++ {
+		if r, n, ok := decodeRecord(s, b[at:]); ok {
+			highest = max(highest, r.Seq)
+			at += n - 1
+		}
+	}
+	return highest
+}
+
+// readJournals gives the records of dir's journals in their order, and the highest sequence of a record that lies behind damage, 0 if
+// there is none. It changes nothing.
+func readJournals(dir string) (records []record, lost uint64, err error) {
+	for _, name := range []string{oldName, journalName} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, 0, fmt.Errorf("read journal: %w", err)
+		}
+		s := scanJournal(b)
+		records = append(records, s.records...)
+		lost = max(lost, s.lost)
+	}
+	return records, lost, nil
+}
+
+// journal is an open journal file. One goroutine at a time.
+type journal struct {
+	dir  string
+	file *os.File
+	seed seed
+	size int64
+}
+
+// startJournal opens the journal for appending, its torn tail cut. A file with damage in its middle, all of which is in the store, is
+// kept under another name for people to look at, and a new one begun.
+func startJournal(dir string) (*journal, error) {
+	path := filepath.Join(dir, journalName)
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	s := scanJournal(b)
+	if s.lost > 0 || s.alien {
+		if err := os.Rename(path, filepath.Join(dir, fmt.Sprintf("%s.damaged-%d", journalName, s.lost))); err != nil {
+			return nil, fmt.Errorf("set damaged journal aside: %w", err)
+		}
+		s = scan{}
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	j := &journal{dir: dir, file: f, size: s.good, seed: s.seed}
+	if err := j.prepare(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return j, nil
+}
+
+// prepare cuts what is behind the last whole record, writes the magic line of a new file, and makes both durable.
+func (j *journal) prepare() error {
+	if err := j.file.Truncate(j.size); err != nil {
+		return fmt.Errorf("cut journal: %w", err)
+	}
+	if _, err := j.file.Seek(j.size, io.SeekStart); err != nil {
+		return fmt.Errorf("cut journal: %w", err)
+	}
+	if j.size == 0 {
+		if _, err := rand.Read(j.seed[:]); err != nil {
+			return fmt.Errorf("start journal: %w", err)
+		}
+		if _, err := j.file.Write(j.seed.header()); err != nil {
+			return fmt.Errorf("start journal: %w", err)
+		}
+		j.size = int64(fileHead)
+	}
+	if err := j.file.Sync(); err != nil {
+		return fmt.Errorf("start journal: %w", err)
+	}
+	return syncDir(j.dir)
+}
+
+// append writes one record and waits until it is on the disk. After an error the file's end is unknown: nothing more may be
+// appended before it is opened again.
+func (j *journal) append(r record) error {
+	encoded, err := r.encode(j.seed)
+	if err != nil {
+		return err
+	}
+	if _, err := j.file.Write(encoded); err != nil {
+		return fmt.Errorf("append to journal: %w", err)
+	}
+	if err := j.file.Sync(); err != nil {
+		return fmt.Errorf("append to journal: %w", err)
+	}
+	j.size += int64(len(encoded))
+	return nil
+}
+
+// rotate begins a new file if this one is long. All its records are in the store.
+func (j *journal) rotate() error {
+	if j.size < rotateAt {
+		return nil
+	}
+	if err := j.file.Close(); err != nil {
+		return fmt.Errorf("rotate journal: %w", err)
+	}
+	path := filepath.Join(j.dir, journalName)
+	if err := os.Rename(path, filepath.Join(j.dir, oldName)); err != nil {
+		return fmt.Errorf("rotate journal: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("rotate journal: %w", err)
+	}
+	j.file, j.size = f, 0
+	return j.prepare()
+}
+
+func (j *journal) close() error { return j.file.Close() }

@@ -1,0 +1,342 @@
+package books
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/voucher"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+var (
+	// ErrPaid says that a payment with this outside reference is recorded already: one payment counts once.
+	ErrPaid = errors.New("a payment with this reference is recorded already")
+	// ErrDiffer says that a settlement lists more for a lane than is promised here: the newest vouchers come first.
+	ErrDiffer = errors.New("the two ledgers differ")
+	// ErrNoSettlement says that no settlement of that id is here.
+	ErrNoSettlement = errors.New("no such settlement")
+	// ErrRefused says that the other side refused a settlement.
+	ErrRefused = errors.New("settlement was refused")
+)
+
+// Payment is a payment that was made outside, to be proposed as a settlement.
+type Payment struct {
+	Channel   ledger.Channel
+	Amount    money.Micro
+	Method    string // "manual"
+	Reference string // invoice or transfer number; the same payment is recorded once by it. Empty: each proposal is another payment
+}
+
+// Propose signs a settlement of this account for a payment. The bytes may be sent once the transaction is committed. The same payment
+// again gives the same bytes; the same reference for another amount is ErrPaid.
+func (t *Tx) Propose(p Payment) (id wire.Hash, proposal []byte, err error) {
+	if _, err := t.role(p.Channel); err != nil {
+		return id, nil, fmt.Errorf("propose settlement: %w", err)
+	}
+	s := voucher.Settlement{Channel: p.Channel, Amount: p.Amount, Method: p.Method, Reference: p.Reference, Time: t.now.UnixMilli()}
+	have, ok, err := t.paidAs(s)
+	if err != nil {
+		return id, nil, err
+	}
+	if ok {
+		old, err := voucher.OpenSettlement(have.Proposal)
+		if err != nil {
+			return id, nil, fmt.Errorf("%w: %w", ErrForged, err)
+		}
+		if old.Amount != p.Amount || old.Account != t.b.self {
+			return id, nil, fmt.Errorf("propose settlement %q: %w: %v, %s", p.Reference, ErrPaid, old.Amount, have.State)
+		}
+		return old.ID(), have.Proposal, nil
+	}
+	if _, err := rand.Read(s.Nonce[:]); err != nil {
+		return id, nil, fmt.Errorf("propose settlement: %w", err)
+	}
+	if s.Lanes, err = t.unsettled(p.Channel); err != nil {
+		return id, nil, err
+	}
+	if s.Checkpoint, err = t.Checkpoint(); err != nil {
+		return id, nil, err
+	}
+	proposal, err = voucher.SignSettlement(t.b.config.Device, s)
+	if err != nil {
+		return id, nil, err
+	}
+	return s.ID(), proposal, t.saveSettled(s, Settled{State: Proposed, Proposal: proposal})
+}
+
+// paidAs looks for a settlement of the same outside payment that was not refused.
+func (r *Reader) paidAs(s voucher.Settlement) (Settled, bool, error) {
+	pay := s.Payment()
+	if pay.IsZero() {
+		return Settled{}, false, nil
+	}
+	id, err := raw(r.own, key("pay/", pay[:]))
+	if err != nil || id == nil {
+		return Settled{}, false, err
+	}
+	have, ok, err := load[Settled](r.own, key("set/", id))
+	return have, ok && have.State != Refused, err
+}
+
+func (t *Tx) saveSettled(s voucher.Settlement, v Settled) error {
+	v.Changed = t.now.UnixMilli()
+	id, pay := s.ID(), s.Payment()
+	errs := []error{save(t.own, settlementKey(id), v)}
+	if !pay.IsZero() {
+		errs = append(errs, t.own.Set(key("pay/", pay[:]), id[:]))
+	}
+	return errors.Join(errs...)
+}
+
+// unsettled lists what the lanes of a channel promise that no settlement has listed yet, at most voucher.MaxLanes of them, oldest first.
+func (r *Reader) unsettled(c ledger.Channel) ([]voucher.LaneAmount, error) {
+	lanes, err := r.Lanes(c.Peer(r.b.self))
+	if err != nil {
+		return nil, err
+	}
+	lanes = slices.DeleteFunc(lanes, func(l Lane) bool { return l.Channel != c || l.Owed() <= l.Settled })
+	slices.SortFunc(lanes, func(a, b Lane) int { return cmp.Compare(a.Opened, b.Opened) })
+	var out []voucher.LaneAmount
+	for _, l := range lanes[:min(len(lanes), voucher.MaxLanes)] {
+		out = append(out, voucher.LaneAmount{Lane: l.Lane, Amount: l.Owed()})
+	}
+	slices.SortFunc(out, func(a, b voucher.LaneAmount) int { return bytes.Compare(a.Lane[:], b.Lane[:]) })
+	return out, nil
+}
+
+// RecordProposal takes the other side's proposal of a settlement and keeps it as Waiting for this side's decision. The signer's
+// delegation must have been kept before. A repeat gives the settlement as it stands.
+func (t *Tx) RecordProposal(proposal []byte) (wire.Hash, Settled, error) {
+	s, err := t.openSettlement(proposal)
+	if err != nil {
+		return wire.Hash{}, Settled{}, err
+	}
+	id := s.ID()
+	if s.Account == t.b.self || !s.Proposal.IsZero() {
+		return id, Settled{}, fmt.Errorf("settlement %s: %w: it is no proposal of the other side", id.Short(), ErrRole)
+	}
+	have, ok, err := load[Settled](t.own, settlementKey(id))
+	if err != nil {
+		return id, Settled{}, err
+	}
+	if ok {
+		if !bytes.Equal(have.Proposal, proposal) {
+			return id, have, fmt.Errorf("settlement %s: %w", id.Short(), ErrConflict)
+		}
+		return id, have, nil
+	}
+	if _, taken, err := t.paidAs(s); err != nil || taken {
+		return id, Settled{}, errors.Join(err, fmt.Errorf("settlement %s: %w: %q", id.Short(), ErrPaid, s.Reference))
+	}
+	if err := t.checkLanes(s); err != nil {
+		return id, Settled{}, err
+	}
+	v := Settled{State: Waiting, Proposal: proposal}
+	return id, v, t.saveSettled(s, v)
+}
+
+// openSettlement checks a settlement's signature, its signer's delegation and that this account is a side of it.
+func (t *Tx) openSettlement(envelope []byte) (voucher.Settlement, error) {
+	s, err := voucher.OpenSettlement(envelope)
+	if err != nil {
+		return s, err
+	}
+	if _, err := t.role(s.Channel); err != nil {
+		return s, fmt.Errorf("settlement %s: %w", s.ID().Short(), err)
+	}
+	return s, t.checkSettler(s)
+}
+
+// checkSettler checks that the account of s let its device settle: to pay for a renter, to provide for a provider.
+func (r *Reader) checkSettler(s voucher.Settlement) error {
+	d, err := r.delegation(s.Delegation)
+	if err != nil {
+		return fmt.Errorf("settlement %s: %w", s.ID().Short(), err)
+	}
+	power := identity.PowerProvide
+	if s.Account == s.Channel.Renter {
+		power = identity.PowerPay
+	}
+	if err := d.Allows(s.Header, power); err != nil {
+		return fmt.Errorf("settlement %s: %w", s.ID().Short(), err)
+	}
+	return nil
+}
+
+// checkLanes checks that nothing in s is more than is promised here. It may be less: the lane may have gone on since.
+func (r *Reader) checkLanes(s voucher.Settlement) error {
+	for _, la := range s.Lanes {
+		l, err := r.Lane(la.Lane)
+		if errors.Is(err, ErrNoLane) {
+			return fmt.Errorf("settlement %s: %w: lane %s is unknown here", s.ID().Short(), ErrDiffer, la.Lane.Short())
+		}
+		if err != nil {
+			return err
+		}
+		if l.Channel != s.Channel || la.Amount > l.Owed() {
+			return fmt.Errorf("settlement %s: %w: lane %s has %v here, %v there", s.ID().Short(), ErrDiffer, la.Lane.Short(), l.Owed(), la.Amount)
+		}
+	}
+	return nil
+}
+
+// Settlement gives a settlement, or ErrNoSettlement.
+func (r *Reader) Settlement(id wire.Hash) (Settled, error) {
+	v, ok, err := load[Settled](r.own, settlementKey(id))
+	if err == nil && !ok {
+		err = fmt.Errorf("settlement %s: %w", id.Short(), ErrNoSettlement)
+	}
+	return v, err
+}
+
+// Countersign signs the other side's proposal and books it: now it counts here. The bytes may be sent once the transaction is
+// committed. A repeat gives the same bytes and books nothing.
+func (t *Tx) Countersign(id wire.Hash) ([]byte, error) {
+	v, err := t.Settlement(id)
+	if err != nil {
+		return nil, err
+	}
+	switch v.State {
+	case Signed:
+		return v.Counter, nil
+	case Refused:
+		return nil, fmt.Errorf("countersign settlement %s: %w: %s", id.Short(), ErrRefused, v.Why)
+	case Proposed:
+		return nil, fmt.Errorf("countersign settlement %s: %w: this side proposed it", id.Short(), ErrRole)
+	}
+	s, err := t.openSettlement(v.Proposal)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.checkLanes(s); err != nil {
+		return nil, err
+	}
+	counter := s
+	counter.Proposal = identity.Hash(v.Proposal)
+	if counter.Checkpoint, err = t.Checkpoint(); err != nil {
+		return nil, err
+	}
+	if v.Counter, err = voucher.SignSettlement(t.b.config.Device, counter); err != nil {
+		return nil, err
+	}
+	return v.Counter, t.settle(s, v)
+}
+
+// RecordCounter takes the other side's signature under this side's proposal and books the settlement. The signer's delegation must
+// have been kept before. A repeat books nothing.
+func (t *Tx) RecordCounter(counter []byte) (wire.Hash, error) {
+	c, err := t.openSettlement(counter)
+	if err != nil {
+		return wire.Hash{}, err
+	}
+	id := c.ID()
+	v, err := t.Settlement(id)
+	if err != nil || v.State == Signed {
+		return id, err
+	}
+	s, err := voucher.OpenSettlement(v.Proposal)
+	if err != nil {
+		return id, fmt.Errorf("%w: %w", ErrForged, err)
+	}
+	if err := voucher.Countersigned(s, identity.Hash(v.Proposal), c); err != nil {
+		return id, err
+	}
+	v.Counter = counter
+	return id, t.settle(s, v)
+}
+
+// settle books a settlement that both have signed.
+func (t *Tx) settle(s voucher.Settlement, v Settled) error {
+	role, err := t.role(s.Channel)
+	if err != nil {
+		return err
+	}
+	amount, err := ledger.Signed(s.Amount)
+	if err != nil {
+		return err
+	}
+	id := s.ID()
+	added, err := t.post(ledger.Entry{
+		ID: ledger.EntryID(ledger.KindSettlement, id), Kind: ledger.KindSettlement, Peer: s.Channel.Peer(t.b.self),
+		Postings: paid(role, s.Channel, s.Method, amount), Refs: hashes(identity.Hash(v.Proposal), identity.Hash(v.Counter)), Note: s.Reference,
+	})
+	if err != nil || !added {
+		return err
+	}
+	err = t.change(role, s.Channel.Unit, s.Channel.Peer(t.b.self), func(a *Account) error {
+		total, err := money.Add(a.Settled, s.Amount)
+		if err != nil {
+			return err
+		}
+		a.Settled = total
+		return a.owe(-amount)
+	})
+	if err != nil {
+		return fmt.Errorf("settlement %s: %w", id.Short(), err)
+	}
+	for _, la := range s.Lanes {
+		l, err := t.Lane(la.Lane)
+		if err != nil {
+			return err
+		}
+		l.Settled = max(l.Settled, la.Amount)
+		if err := t.saveLane(&l); err != nil {
+			return err
+		}
+	}
+	v.State = Signed
+	return t.saveSettled(s, v)
+}
+
+// Refuse ends a settlement that is not signed by both: this side's no to a proposal, or the other's to ours. A repeat changes nothing;
+// one that counts is ErrConflict.
+func (t *Tx) Refuse(id wire.Hash, why string) error {
+	v, err := t.Settlement(id)
+	if err != nil || v.State == Refused {
+		return err
+	}
+	if v.State == Signed {
+		return fmt.Errorf("refuse settlement %s: %w: both have signed it", id.Short(), ErrConflict)
+	}
+	s, err := voucher.OpenSettlement(v.Proposal)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrForged, err)
+	}
+	v.State, v.Why = Refused, why[:min(len(why), voucher.MaxReference)]
+	return t.saveSettled(s, v)
+}
+
+// Settlements calls f with each settlement, in no order that means anything.
+func (r *Reader) Settlements(f func(id wire.Hash, s voucher.Settlement, v Settled) error) error {
+	for p, err := range r.own.Iterate([]byte("set/"), nil) {
+		if err != nil {
+			return err
+		}
+		v, s, err := decodeSettled(p)
+		if err != nil {
+			return err
+		}
+		if err := f(s.ID(), s, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func decodeSettled(p kv.Pair) (v Settled, s voucher.Settlement, err error) {
+	if err := wire.UnmarshalStrict(p.Value, &v); err != nil {
+		return v, s, fmt.Errorf("settlement %x: %w: %w", p.Key, ErrCorrupt, err)
+	}
+	if s, err = voucher.OpenSettlement(v.Proposal); err != nil {
+		return v, s, fmt.Errorf("settlement %x: %w: %w", p.Key, ErrForged, err)
+	}
+	return v, s, nil
+}

@@ -1,0 +1,203 @@
+package books
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/meter"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// Keys of the books' part of the store. Names are part of the format on disk.
+//
+//	seq                          last transaction in the journal
+//	head                         size and root of the log
+//	e/<index>                    leaf of an entry: salt and exact bytes
+//	h/<number>                   stored hash of the log
+//	id/<entry id>                index of the entry: the idempotency key
+//	bal/<unit>/<account>         balance, micro-units
+//	acct/<role><unit>/<peer>     [Account]: the counterparty's standing
+//	lane/<lane>                  [Lane]
+//	le/<lane>/<index>            entries of a lane
+//	lp/<peer>/<lane>             lanes of a counterparty
+//	v/<lane>/<sequence>          voucher as signed
+//	vh/<voucher hash>            lane and sequence
+//	r/<voucher hash>             receipt as signed
+//	seg/<lane>                   rate segments of the newest voucher
+//	d/<hash>                     delegation as signed
+//	hold/<id>                    [Held]: a hold that no lane has
+//	set/<id>                     [Settled]
+//	pay/<payment>                id of the settlement with that outside reference
+//	fraud/<hash>                 two vouchers with one sequence
+//	cp/<device>                  newest checkpoint of another log that came with a record
+const (
+	keySeq  = "seq"
+	keyHead = "head"
+)
+
+func key(prefix string, parts ...[]byte) []byte {
+	k := []byte(prefix)
+	for _, p := range parts {
+		k = append(k, p...)
+	}
+	return k
+}
+
+func be8(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }
+
+// Lane is what the books know of one lane. Both sides have the same amounts.
+type Lane struct {
+	Channel  ledger.Channel  `cbor:"1,keyasint"`
+	Lane     ledger.Lane     `cbor:"2,keyasint"`
+	Device   identity.PeerID `cbor:"3,keyasint"` // the renter's, which signs the lane's vouchers
+	Proof    wire.Hash       `cbor:"4,keyasint"` // of its delegation
+	Rate     money.Rate      `cbor:"5,keyasint"`
+	Devices  uint32          `cbor:"6,keyasint"`
+	Hold     money.Micro     `cbor:"7,keyasint"`  // as it was opened
+	HoldLeft money.Micro     `cbor:"8,keyasint"`  // not yet used by vouchers; 0 once closed
+	Seq      uint64          `cbor:"9,keyasint"`  // of the newest voucher
+	Amount   money.Micro     `cbor:"10,keyasint"` // of the newest voucher
+	Quantity uint64          `cbor:"11,keyasint"` // of the newest voucher
+	Voucher  wire.Hash       `cbor:"12,keyasint"` // the newest
+	Receipt  wire.Hash       `cbor:"13,keyasint"` // of the newest voucher's receipt; zero: none yet
+	Metered  money.Micro     `cbor:"14,keyasint"` // the provider's meter as it last said; the final charge once closed
+	Final    *money.Micro    `cbor:"15,keyasint"` // charge with which the lane ended
+	Settled  money.Micro     `cbor:"16,keyasint"` // part of the amount that was listed in a settlement
+	Opened   int64           `cbor:"17,keyasint"` // Unix milliseconds
+	Changed  int64           `cbor:"18,keyasint"` // Unix milliseconds
+	Receipts uint64          `cbor:"19,keyasint"` // sequence of the newest voucher that has a receipt; the opening one needs none
+}
+
+// Missing is how many vouchers after the last receipt have none: at two, the renter stops paying (spec: ledger, Rules).
+func (l Lane) Missing() uint64 { return l.Seq - min(l.Seq, l.Receipts) }
+
+// Closed reports whether the lane has ended.
+func (l Lane) Closed() bool { return l.Final != nil }
+
+// Owed is what the lane's vouchers promise: the newest amount, but not more than the final charge.
+func (l Lane) Owed() money.Micro {
+	if l.Final != nil {
+		return min(l.Amount, *l.Final)
+	}
+	return l.Amount
+}
+
+// Unvouchered is what was metered and not vouchered.
+func (l Lane) Unvouchered() money.Micro { return l.Metered - min(l.Metered, l.Amount) }
+
+// Open is the lane's part of the exposure beyond its vouchers: the larger of the hold that is left and what was metered and not
+// vouchered, since the hold is there to cover that.
+func (l Lane) Open() money.Micro { return max(l.HoldLeft, l.Unvouchered()) }
+
+// Held is a hold that no lane has: a bid's.
+type Held struct {
+	Channel ledger.Channel `cbor:"1,keyasint"`
+	Amount  money.Micro    `cbor:"2,keyasint"`
+	Left    money.Micro    `cbor:"3,keyasint"`
+}
+
+// Account is how this account stands with one counterparty in one unit and role. As provider the standing is the counterparty's, as
+// renter it is our own with it.
+type Account struct {
+	ledger.Standing
+	Lanes     uint64 `cbor:"20,keyasint"` // ever opened
+	LastEntry int64  `cbor:"21,keyasint"` // Unix milliseconds
+}
+
+// SettlementState is where a settlement stands. States are never renumbered.
+type SettlementState uint8
+
+// The states.
+const (
+	Proposed SettlementState = 1 // this account has signed
+	Waiting  SettlementState = 2 // the counterparty has signed, this account has not decided
+	Signed   SettlementState = 3 // both have: it counts
+	Refused  SettlementState = 4
+)
+
+var settlementNames = map[SettlementState]string{Proposed: "proposed", Waiting: "waiting", Signed: "signed", Refused: "refused"}
+
+// String is the state's name.
+func (s SettlementState) String() string { return settlementNames[s] }
+
+// Settled is a settlement with the signatures that it has so far.
+type Settled struct {
+	State    SettlementState `cbor:"1,keyasint"`
+	Proposal []byte          `cbor:"2,keyasint"`
+	Counter  []byte          `cbor:"3,keyasint,omitempty"`
+	Why      string          `cbor:"4,keyasint,omitempty"` // of a refusal
+	Changed  int64           `cbor:"5,keyasint"`           // Unix milliseconds
+}
+
+// head is the log's size and root.
+type head struct {
+	Size uint64    `cbor:"1,keyasint"`
+	Root wire.Hash `cbor:"2,keyasint"`
+}
+
+// place is where a voucher is kept.
+type place struct {
+	Lane ledger.Lane `cbor:"1,keyasint"`
+	Seq  uint64      `cbor:"2,keyasint"`
+}
+
+// segments is a voucher's rate segments with its hash.
+type segments struct {
+	Voucher  wire.Hash       `cbor:"1,keyasint"`
+	Segments []meter.Segment `cbor:"2,keyasint"`
+}
+
+// load reads the record under k; ok is false if there is none.
+func load[T any](r kv.Reader, k []byte) (v T, ok bool, err error) {
+	b, err := r.Get(k)
+	if errors.Is(err, kv.ErrNotFound) {
+		return v, false, nil
+	}
+	if err != nil {
+		return v, false, err
+	}
+	if err := wire.UnmarshalStrict(b, &v); err != nil {
+		return v, false, fmt.Errorf("record %q: %w: %w", k, ErrCorrupt, err)
+	}
+	return v, true, nil
+}
+
+// save writes the record under k.
+func save(t kv.Tx, k []byte, v any) error {
+	b, err := wire.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return t.Set(k, b)
+}
+
+// raw reads bytes under k, nil if there are none.
+func raw(r kv.Reader, k []byte) ([]byte, error) {
+	b, err := r.Get(k)
+	if errors.Is(err, kv.ErrNotFound) {
+		return nil, nil
+	}
+	return b, err
+}
+
+func laneKey(l ledger.Lane) []byte              { return key("lane/", l[:]) }
+func voucherKey(l ledger.Lane, s uint64) []byte { return key("v/", l[:], []byte("/"), be8(s)) }
+func receiptKey(voucher wire.Hash) []byte       { return key("r/", voucher[:]) }
+func delegationKey(h wire.Hash) []byte          { return key("d/", h[:]) }
+func settlementKey(id wire.Hash) []byte         { return key("set/", id[:]) }
+func peerLane(p identity.AccountID, l ledger.Lane) []byte {
+	return key("lp/", p[:], []byte("/"), l[:])
+}
+
+func accountKey(r ledger.Role, u money.Unit, p identity.AccountID) []byte {
+	return key("acct/", []byte{'0' + byte(r)}, []byte(u), []byte("/"), p[:])
+}
+
+func balanceKey(u money.Unit, a ledger.Account) []byte {
+	return key("bal/", []byte(u), []byte("/"), []byte{byte(a.Kind)}, a.Peer[:], []byte(a.Method))
+}

@@ -1,0 +1,457 @@
+package books
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/history"
+	"github.com/gpufair/gpufair/ledger/meter"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/statement"
+	"github.com/gpufair/gpufair/ledger/voucher"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// Results of a check, from best to worst. Commands have an exit code for each.
+const (
+	ResultOK      = "ok"
+	ResultBehind  = "behind"  // shorter than the head note
+	ResultCorrupt = "corrupt" // records that do not fit each other
+	ResultForged  = "forged"  // records that do not fit their signatures
+)
+
+// Finding is what Verify found to be wrong first.
+type Finding struct {
+	Result string
+	Entry  string // the entry, lane, voucher or settlement
+	Detail string
+}
+
+// Error names the thing and what is wrong with it.
+func (f *Finding) Error() string { return fmt.Sprintf("%s: %s: %s", f.Result, f.Entry, f.Detail) }
+
+func forged(what string, err error) error {
+	return &Finding{Result: ResultForged, Entry: what, Detail: err.Error()}
+}
+
+func corrupt(what, format string, args ...any) error {
+	return &Finding{Result: ResultCorrupt, Entry: what, Detail: fmt.Sprintf(format, args...)}
+}
+
+// audit is one run of Verify.
+type audit struct {
+	r        *Reader
+	checked  uint64 // signatures
+	hashes   []history.Hash
+	balances map[string]int64
+	owed     map[string]int64      // by account record key
+	lanes    map[ledger.Lane]int64 // usage less corrections
+	settled  map[string]money.Micro
+	index    uint64
+}
+
+// Verify computes everything again from the entries and the signed records of one snapshot: ids, zero sums, balances, what each
+// counterparty owes, log root against head and head note, every signature and sequence of vouchers, receipts and settlements, vouchers
+// against postings, and the rate arithmetic where the segments are here. The verdict names the first thing that is wrong; the error is
+// only for what kept it from looking.
+func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
+	var v statement.Verdict
+	err := b.View(ctx, func(r *Reader) error {
+		h, err := r.head()
+		if err != nil {
+			return err
+		}
+		v.Entries, v.Root, v.Result = h.Size, h.Root.String(), ResultOK
+		a := &audit{
+			r: r, balances: map[string]int64{}, owed: map[string]int64{}, lanes: map[ledger.Lane]int64{}, settled: map[string]money.Micro{},
+		}
+		err = a.run(h)
+		v.Checked = a.checked
+		return err
+	})
+	var f *Finding
+	switch {
+	case errors.As(err, &f):
+		v.Result, v.Entry, v.Detail = f.Result, f.Entry, f.Detail
+		return v, nil
+	case errors.Is(err, ErrBehind):
+		v.Result, v.Detail = ResultBehind, err.Error()
+		return v, nil
+	case errors.Is(err, ErrForged):
+		v.Result, v.Detail = ResultForged, err.Error()
+		return v, nil
+	case errors.Is(err, ErrCorrupt):
+		v.Result, v.Detail = ResultCorrupt, err.Error()
+		return v, nil
+	}
+	if err == nil {
+		v.Detail = fmt.Sprintf("%d entries and %d signatures fit", v.Entries, v.Checked)
+	}
+	return v, err
+}
+
+func (a *audit) run(h head) error {
+	for _, step := range []func() error{a.entries, func() error { return a.log(h) }, a.checkBalances, a.checkLanes, a.checkAccounts, a.note} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return a.r.b.readOnlyCause()
+}
+
+func (b *Books) readOnlyCause() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.readOnly
+}
+
+// entries walks all entries and sums up what they say.
+func (a *audit) entries() error {
+	return a.r.Entries(0, func(i uint64, e ledger.Entry) (bool, error) {
+		name := fmt.Sprintf("entry %d (%s)", i, e.ID.Short())
+		if i != a.index {
+			return false, corrupt(fmt.Sprintf("entry %d", a.index), "is missing")
+		}
+		a.index++
+		if err := a.entry(name, i, e); err != nil {
+			return false, err
+		}
+		return true, nil
+	})
+}
+
+func (a *audit) entry(name string, i uint64, e ledger.Entry) error {
+	at, err := raw(a.r.own, key("id/", e.ID[:]))
+	if err != nil {
+		return err
+	}
+	if string(at) != string(be8(i)) {
+		return corrupt(name, "its idempotency key does not lead to it")
+	}
+	leaf, err := e.Leaf()
+	if err != nil {
+		return corrupt(name, "%v", err)
+	}
+	stored := history.HashesFunc(func(numbers []int64) ([]history.Hash, error) {
+		out := make([]history.Hash, len(numbers))
+		for n, at := range numbers {
+			out[n] = a.hashes[at]
+		}
+		return out, nil
+	})
+	added, err := history.Append(stored, i, leaf)
+	if err != nil {
+		return err
+	}
+	a.hashes = append(a.hashes, added.Hashes...)
+	for _, p := range e.Postings {
+		if err := a.posting(e, p); err != nil {
+			return corrupt(name, "%v", err)
+		}
+	}
+	if e.Kind == ledger.KindSettlement {
+		return a.settlement(name, e)
+	}
+	return nil
+}
+
+// posting adds one posting to the sums.
+func (a *audit) posting(e ledger.Entry, p ledger.Posting) error {
+	add := func(m map[string]int64, k string, v int64) error {
+		sum, err := ledger.AddSigned(m[k], v)
+		m[k] = sum
+		return err
+	}
+	if err := add(a.balances, string(balanceKey(p.Unit, p.Account)), p.Amount); err != nil {
+		return err
+	}
+	var err error
+	var sum int64
+	switch p.Account.Kind {
+	case ledger.Receivable:
+		err, sum = add(a.owed, string(accountKey(ledger.AsProvider, p.Unit, p.Account.Peer)), p.Amount), p.Amount
+	case ledger.Payable:
+		err, sum = add(a.owed, string(accountKey(ledger.AsRenter, p.Unit, p.Account.Peer)), -p.Amount), -p.Amount
+	}
+	if e.Kind == ledger.KindUsage || e.Kind == ledger.KindCorrection {
+		a.lanes[e.Lane] += sum
+	}
+	return err
+}
+
+// settlement checks both signatures of a settlement's entry, and its amount.
+func (a *audit) settlement(name string, e ledger.Entry) error {
+	var found bool
+	err := a.r.Settlements(func(id wire.Hash, s voucher.Settlement, v Settled) error {
+		if ledger.EntryID(ledger.KindSettlement, id) != e.ID {
+			return nil
+		}
+		found = true
+		c, err := voucher.OpenSettlement(v.Counter)
+		if err != nil {
+			return forged(name, err)
+		}
+		a.checked += 2
+		if err := voucher.Countersigned(s, identity.Hash(v.Proposal), c); err != nil {
+			return forged(name, err)
+		}
+		for _, signer := range []voucher.Settlement{s, c} {
+			if err := a.r.checkSettler(signer); err != nil {
+				return forged(name, err)
+			}
+		}
+		if amount := e.Postings[0].Amount; amount != int64(s.Amount) {
+			return corrupt(name, "it books %s, both signed %v", signed(amount), s.Amount)
+		}
+		role, err := a.r.role(s.Channel)
+		if err != nil {
+			return forged(name, err)
+		}
+		a.settled[string(accountKey(role, s.Channel.Unit, e.Peer))] += s.Amount
+		return nil
+	})
+	if err == nil && !found {
+		return corrupt(name, "the signed settlement is missing")
+	}
+	return err
+}
+
+// log compares the hashes that follow from the entries with the stored ones, and the root with the head.
+func (a *audit) log(h head) error {
+	if a.index != h.Size {
+		return corrupt("head", "it says %d entries, there are %d", h.Size, a.index)
+	}
+	own := history.HashesFunc(func(numbers []int64) ([]history.Hash, error) {
+		out := make([]history.Hash, len(numbers))
+		for n, at := range numbers {
+			out[n] = a.hashes[at]
+		}
+		return out, nil
+	})
+	root, err := history.Root(own, h.Size)
+	if err != nil {
+		return err
+	}
+	if root != history.Hash(h.Root) {
+		return corrupt("head", "its root is not that of the entries")
+	}
+	for n := range a.hashes {
+		b, err := raw(a.r.own, key("h/", be8(uint64(n))))
+		if err != nil {
+			return err
+		}
+		if string(b) != string(a.hashes[n][:]) {
+			return corrupt(fmt.Sprintf("hash %d of the log", n), "it is not that of the entries")
+		}
+	}
+	return nil
+}
+
+func (a *audit) checkBalances() error {
+	left := maps.Clone(a.balances)
+	for p, err := range a.r.own.Iterate([]byte("bal/"), nil) {
+		if err != nil {
+			return err
+		}
+		have, err := a.r.balanceAt(p.Key)
+		if err != nil {
+			return err
+		}
+		if have != left[string(p.Key)] {
+			return corrupt(fmt.Sprintf("balance %q", p.Key), "it is %s, the entries sum up to %s", signed(have), signed(left[string(p.Key)]))
+		}
+		delete(left, string(p.Key))
+	}
+	for k, v := range left {
+		if v != 0 {
+			return corrupt(fmt.Sprintf("balance %q", k), "it is missing, the entries sum up to %s", signed(v))
+		}
+	}
+	return nil
+}
+
+// checkLanes checks every lane's vouchers and receipts, and its amount against the postings.
+func (a *audit) checkLanes() error {
+	return a.r.EachLane(func(l Lane) error {
+		name := "lane " + l.Lane.Short()
+		if err := a.vouchers(name, l); err != nil {
+			return err
+		}
+		owed, err := ledger.Signed(l.Owed())
+		if err != nil {
+			return corrupt(name, "%v", err)
+		}
+		if a.lanes[l.Lane] != owed {
+			return corrupt(name, "its vouchers promise %v, its entries book %s", l.Owed(), signed(a.lanes[l.Lane]))
+		}
+		delete(a.lanes, l.Lane)
+		return a.rate(name, l)
+	})
+}
+
+// vouchers checks signature, order and receipt of each voucher of a lane.
+func (a *audit) vouchers(name string, l Lane) error {
+	powers, err := a.r.delegation(l.Proof)
+	if err != nil {
+		return forged(name, err)
+	}
+	rules := voucher.Lane{Channel: l.Channel, Lane: l.Lane, Device: l.Device, Powers: powers, Proof: l.Proof}
+	for p, err := range a.r.own.Iterate(key("v/", l.Lane[:], []byte("/")), nil) {
+		if err != nil {
+			return err
+		}
+		v, err := voucher.Open(p.Value)
+		if err != nil {
+			return forged(fmt.Sprintf("voucher of %s", name), err)
+		}
+		a.checked++
+		what := fmt.Sprintf("voucher %d of %s", v.Seq, name)
+		if string(p.Key) != string(voucherKey(l.Lane, v.Seq)) {
+			return corrupt(what, "it is kept in another's place")
+		}
+		if _, err := rules.Next(v, func(uint64) []byte { return nil }); err != nil {
+			return forged(what, err)
+		}
+		rules.Last = &v
+		if err := a.receipt(what, l, v); err != nil {
+			return err
+		}
+	}
+	last := rules.Last
+	if last == nil || last.Hash != l.Voucher || last.Amount != l.Amount || last.Seq != l.Seq || last.Quantity != l.Quantity {
+		return corrupt(name, "it is not at its newest voucher")
+	}
+	return nil
+}
+
+func (a *audit) receipt(what string, l Lane, v voucher.Signed) error {
+	b, err := a.r.Receipt(v.Hash)
+	if err != nil || b == nil {
+		return err
+	}
+	got, err := voucher.OpenReceipt(b)
+	if err != nil {
+		return forged("receipt of "+what, err)
+	}
+	a.checked++
+	if got.Voucher != v.Hash {
+		return corrupt("receipt of "+what, "it is for another voucher")
+	}
+	if err := a.r.checkReceipt(l, got); err != nil {
+		return forged("receipt of "+what, err)
+	}
+	return nil
+}
+
+// rate computes the newest amount of a lane again: from the segments that were signed, if they are here.
+func (a *audit) rate(name string, l Lane) error {
+	s, ok, err := load[segments](a.r.own, key("seg/", l.Lane[:]))
+	if err != nil || !ok || s.Voucher != l.Voucher {
+		return err
+	}
+	b, err := a.r.Voucher(l.Lane, l.Seq)
+	if err != nil {
+		return err
+	}
+	v, err := voucher.Open(b)
+	if err != nil {
+		return forged(name, err)
+	}
+	digest, err := meter.Hash(s.Segments)
+	if err != nil {
+		return err
+	}
+	most, err := meter.Charge(s.Segments)
+	if err != nil {
+		return corrupt(name, "%v", err)
+	}
+	if digest != v.Segments || v.Amount > most {
+		return corrupt(name, "voucher %d promises %v, its rate segments come to %v", v.Seq, v.Amount, most)
+	}
+	return nil
+}
+
+// checkAccounts compares what each counterparty owes and has open with the sums over entries and lanes.
+func (a *audit) checkAccounts() error {
+	open, err := a.open()
+	if err != nil {
+		return err
+	}
+	for p, err := range a.r.own.Iterate([]byte("acct/"), nil) {
+		if err != nil {
+			return err
+		}
+		_, _, size, err := splitAccountKey(p.Key)
+		if err != nil {
+			return err
+		}
+		have, peer, err := decodeAccount(p, size)
+		if err != nil {
+			return err
+		}
+		k := string(p.Key)
+		if have.Owed != a.owed[k] || have.Open != open[k] || have.Settled != a.settled[k] {
+			return corrupt("account "+peer.String(), "it owes %s, has %v open and settled %v; the entries and lanes say %s, %v and %v",
+				signed(have.Owed), have.Open, have.Settled, signed(a.owed[k]), open[k], a.settled[k])
+		}
+		delete(a.owed, k)
+	}
+	for k, v := range a.owed {
+		if v != 0 {
+			return corrupt(fmt.Sprintf("account record %q", k), "it is missing, the entries sum up to %s", signed(v))
+		}
+	}
+	for lane, v := range a.lanes {
+		if v != 0 {
+			return corrupt("lane "+lane.Short(), "it is missing, its entries book %s", signed(v))
+		}
+	}
+	return nil
+}
+
+// open sums up what is open over lanes and holds, by account record key.
+func (a *audit) open() (map[string]money.Micro, error) {
+	open := map[string]money.Micro{}
+	add := func(c ledger.Channel, amount money.Micro) error {
+		role, err := a.r.role(c)
+		if err != nil {
+			return err
+		}
+		k := string(accountKey(role, c.Unit, c.Peer(a.r.b.self)))
+		open[k], err = money.Add(open[k], amount)
+		return err
+	}
+	if err := a.r.EachLane(func(l Lane) error { return add(l.Channel, l.Open()) }); err != nil {
+		return nil, err
+	}
+	for p, err := range a.r.own.Iterate([]byte("hold/"), nil) {
+		if err != nil {
+			return nil, err
+		}
+		var h Held
+		if err := wire.UnmarshalStrict(p.Value, &h); err != nil {
+			return nil, corrupt(fmt.Sprintf("hold %x", p.Key), "%v", err)
+		}
+		if err := add(h.Channel, h.Left); err != nil {
+			return nil, err
+		}
+	}
+	return open, nil
+}
+
+// note compares the log with the head note on disk.
+func (a *audit) note() error {
+	n, ok, err := readHead(a.r.b.config.Dir)
+	if err != nil {
+		return corrupt("head note", "%v", err)
+	}
+	if !ok {
+		return nil
+	}
+	a.checked++
+	return a.r.checkHead(n)
+}
