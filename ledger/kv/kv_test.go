@@ -96,6 +96,25 @@ func TestLimits(t *testing.T) {
 	want(t, "too many keys", err, kv.ErrTooLarge)
 }
 
+// TestTryGivesBackItsRoom: what a failed Try wrote does not count against the limits, and its journal does not show it.
+func TestTryGivesBackItsRoom(t *testing.T) {
+	s, boom := open(t, new(kv.Memory)), errors.New("boom")
+	err := s.Update(t.Context(), func(x *kv.Txn) error {
+		b := x.Of(kv.Books)
+		for range 5 {
+			err := x.Try(func() error { return errors.Join(b.Set([]byte("k"), make([]byte, kv.MaxValue)), boom) })
+			want(t, "try", err, boom)
+		}
+		if w := x.Writes(); len(w) != 0 {
+			t.Errorf("after failed tries %d writes are left", len(w))
+		}
+		return errors.Join(b.Set([]byte("l"), make([]byte, kv.MaxValue)), b.Set([]byte("m"), make([]byte, kv.MaxValue-100)))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestMisuse(t *testing.T) {
 	s, ctx := open(t, new(kv.Memory)), t.Context()
 	var kept kv.Tx

@@ -17,6 +17,8 @@ type Txn struct {
 	ended   bool
 	pending map[string]change // not yet committed, by full key
 	bytes   int               // of keys and values in pending
+	trying  int               // how many Try are under way
+	undone  []undo            // since the outermost of them began, oldest first
 }
 
 type change struct {
@@ -30,11 +32,21 @@ func (t *Txn) Of(o Owner) Tx { return owned{txn: t, owner: o} }
 // Writes is everything written so far, all owners together, in order of keys; the last change of a key counts. It is what will be
 // committed if nothing is written after it: ledger/books puts it into the journal as the last act of its transactions.
 // The slices must not be changed.
-func (t *Txn) Writes() []Write {
-	out := make([]Write, 0, len(t.pending))
-	for _, k := range t.keys() {
+func (t *Txn) Writes() []Write { return t.writes("", "") }
+
+// writes is those of Writes whose keys start with prefix and are not before from.
+func (t *Txn) writes(prefix, from string) []Write {
+	var keys []string
+	for k := range t.pending {
+		if k >= from && strings.HasPrefix(k, prefix) {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	out := make([]Write, len(keys))
+	for i, k := range keys {
 		c := t.pending[k]
-		out = append(out, Write{Key: []byte(k), Value: c.value, Delete: c.deleted})
+		out[i] = Write{Key: []byte(k), Value: c.value, Delete: c.deleted}
 	}
 	return out
 }
@@ -56,15 +68,6 @@ func (t *Txn) Replay(writes []Write) error {
 
 func (t *Txn) end() { t.ended = true }
 
-func (t *Txn) keys() []string {
-	keys := make([]string, 0, len(t.pending))
-	for k := range t.pending {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
 func (t *Txn) put(key string, c change) error {
 	switch {
 	case t.ended:
@@ -84,6 +87,10 @@ func (t *Txn) put(key string, c change) error {
 	}
 	if t.pending == nil {
 		t.pending = make(map[string]change)
+	}
+	if t.trying > 0 {
+		old, had := t.pending[key]
+		t.undone = append(t.undone, undo{key: key, old: old, had: had})
 	}
 	t.pending[key], t.bytes = c, size
 	return nil
@@ -109,12 +116,7 @@ func (t *Txn) iterate(prefix, from string) iter.Seq2[Pair, error] {
 			yield(Pair{}, fmt.Errorf("iterate over %q after its transaction: %w", prefix, ErrClosed))
 			return
 		}
-		var over []Write
-		for _, w := range t.Writes() {
-			if k := string(w.Key); k >= from && strings.HasPrefix(k, prefix) {
-				over = append(over, w)
-			}
-		}
+		over := t.writes(prefix, from)
 		// overlay gives the pending changes up to key (all of them: nil) and reports whether to go on.
 		overlay := func(key []byte) bool {
 			for len(over) > 0 && (key == nil || bytes.Compare(over[0].Key, key) <= 0) {

@@ -62,6 +62,9 @@ func modelOwners() []kv.Owner { return []kv.Owner{kv.Books, kv.Provider, kv.Mark
 func step(rt *rapid.T, x *kv.Txn, truth map[string]string) {
 	keys := rapid.StringMatching(`[ab/\x{ff}]{1,3}`)
 	for range rapid.IntRange(0, 8).Draw(rt, "operations") {
+		if rapid.IntRange(0, 5).Draw(rt, "try") == 0 {
+			try(rt, x, truth)
+		}
 		o := rapid.SampledFrom(modelOwners()).Draw(rt, "owner")
 		key := keys.Draw(rt, "key")
 		switch rapid.IntRange(0, 3).Draw(rt, "operation") {
@@ -84,6 +87,27 @@ func step(rt *rapid.T, x *kv.Txn, truth map[string]string) {
 			agree(rt, x, truth, key[:1], key)
 		}
 	}
+}
+
+// try makes a step that may fail alone.
+func try(rt *rapid.T, x *kv.Txn, truth map[string]string) {
+	trial, boom := maps.Clone(truth), errors.New("boom")
+	fails := rapid.Bool().Draw(rt, "try fails")
+	err := x.Try(func() error {
+		step(rt, x, trial)
+		if fails {
+			return boom
+		}
+		return nil
+	})
+	if fails != errors.Is(err, boom) {
+		rt.Fatalf("try: got %v", err)
+	}
+	if !fails {
+		maps.Copy(truth, trial)
+		maps.DeleteFunc(truth, func(k, _ string) bool { _, ok := trial[k]; return !ok })
+	}
+	agree(rt, x, truth, "", "")
 }
 
 // agree checks that iteration over each owner shows what the map holds.
