@@ -105,13 +105,16 @@ func (c *Client) fail(err error, format string, args ...any) error {
 			return fmt.Errorf("%s: %w", op, err)
 		}
 	}
-	native := errgrpc.ToNative(err)
+	native := errgrpc.ToNative(err) // some of the client's errors are native already, others are gRPC's
+	is := func(kind func(error) bool) bool { return kind(err) || kind(native) }
 	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s: %w", op, err)
 	case errors.Is(native, context.Canceled), errors.Is(native, context.DeadlineExceeded):
 		return fmt.Errorf("%s: %w", op, native)
-	case errdefs.IsUnavailable(native):
+	case is(errdefs.IsUnavailable):
 		return fmt.Errorf("%s: %w: %s", op, provider.ErrUnavailable, c.why(native))
-	case errdefs.IsNotFound(native):
+	case is(errdefs.IsNotFound):
 		return fmt.Errorf("%s: %w: %w", op, provider.ErrNotFound, native)
 	case strings.Contains(native.Error(), "no space left on device"):
 		return fmt.Errorf("%s: %w: %w", op, provider.ErrNoSpace, native)

@@ -1,0 +1,60 @@
+package containerd_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/gpufair/gpufair/provider/containerd"
+	"github.com/gpufair/gpufair/provider/containerd/containerdtest"
+	"github.com/gpufair/gpufair/provider/jobnet"
+	"github.com/gpufair/gpufair/provider/mounts"
+	"github.com/gpufair/gpufair/provider/providertest"
+)
+
+// TestMain lets the test's own program be the jobs' logger, as the daemon's is.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == containerd.LoggerVerb {
+		containerd.LoggerMain(os.Args[2])
+	}
+	os.Exit(m.Run())
+}
+
+func config(t testing.TB, d *containerdtest.Daemon) containerd.Config {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return containerd.Config{Address: d.Address, Namespace: "gpufair-test", RuntimeRoot: d.RuntimeRoot, Logger: self}
+}
+
+func connect(t testing.TB, c containerd.Config) *containerd.Client {
+	t.Helper()
+	client, err := containerd.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// newRig is a containerd of the test's own with all that a job needs.
+func newRig(t testing.TB) (*containerdtest.Daemon, providertest.Rig) {
+	t.Helper()
+	d := containerdtest.Start(t)
+	m, err := mounts.Open(d.Dir + "/leases")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	img := containerdtest.JobImage(t)
+	return d, providertest.Rig{
+		Runtime: connect(t, config(t, d)), Network: jobnet.Network{}, Mounts: m,
+		Archive: img.Archive(t), Digest: img.Digest, Init: containerdtest.Build(t, containerdtest.InitPackage),
+	}
+}
+
+func TestConformance(t *testing.T) {
+	_, rig := newRig(t)
+	providertest.Conformance(t, rig)
+}
