@@ -146,10 +146,13 @@ func (t *conversation) outcome(ctx context.Context, waited error) (*event, error
 		if waited != nil {
 			t.log.Warn("probe failed after its answer", "err", waited)
 		}
-		if t.answer.Failure != nil {
-			return nil, t.answer.Failure
+		switch {
+		case t.answer.Failure == nil:
+			return t.answer, nil
+		case ctx.Err() != nil: // it failed because we ended it
+			return nil, context.Cause(ctx)
 		}
-		return t.answer, nil
+		return nil, t.answer.Failure
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

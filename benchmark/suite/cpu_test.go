@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -21,22 +22,56 @@ import (
 const bindEnv = "GPUFAIR_TEST_BIND"
 
 func TestMain(m *testing.M) {
-	cores := os.Getenv(bindEnv)
-	if cores == "" {
+	mode, list, ok := strings.Cut(os.Getenv(bindEnv), " ")
+	if !ok {
 		os.Exit(m.Run())
 	}
-	if err := boundEverywhere(cores); err != nil {
+	cores, err := benchmark.ParseCores(list)
+	if err == nil && mode == "bind" {
+		err = boundEverywhere(cores)
+	} else if err == nil {
+		err = everyKernelOnce(cores)
+	}
+	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-func boundEverywhere(list string) error {
-	cores, err := benchmark.ParseCores(list)
+// everyKernelOnce runs all kernels of a real device, each once.
+func everyKernelOnce(cores benchmark.Cores) (err error) {
+	ctx := context.Background()
+	dev, err := OpenCPU(cores)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	long, _ := dev.Sustained()
+	kernels := append(dev.Kernels(), long)
+	if len(kernels) != 7 {
+		return fmt.Errorf("%d kernels", len(kernels))
+	}
+	for i, k := range kernels {
+		figure, _, name, size := k.Name()
+		if err := k.Open(ctx); err != nil {
+			return err
+		}
+		s, err := k.Run(ctx, 1)
+		if err := errors.Join(err, k.Check(ctx), k.Close()); err != nil {
+			return err
+		}
+		if limit, ok := benchmark.Cap(benchmark.KindCPU, len(cores), figure); !ok || s.Rate() <= 0 || s.Rate() > float64(limit) {
+			return fmt.Errorf("%s by %s of %s: %.0f, cap %d", figure, name, size, s.Rate(), limit)
+		}
+		if i < 6 && figure != benchmark.FigureID(i+1) {
+			return fmt.Errorf("kernel %d is of figure %s", i, figure)
+		}
+	}
+	return nil
+}
+
+func boundEverywhere(cores benchmark.Cores) error {
 	if err := bind(cores); err != nil {
 		return err
 	}
@@ -74,9 +109,14 @@ func oneCore(t testing.TB) benchmark.Cores {
 	return cpu.Cores[len(cpu.Cores)-1:]
 }
 
-func TestBindBindsEveryThread(t *testing.T) {
+func TestBindBindsEveryThread(t *testing.T) { inChild(t, "bind") }
+
+func TestEveryKernelOfThisMachine(t *testing.T) { inChild(t, "kernels") }
+
+func inChild(t *testing.T, mode string) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), bindEnv+"="+oneCore(t).String())
+	cmd.Env = append(os.Environ(), bindEnv+"="+mode+" "+oneCore(t).String())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
