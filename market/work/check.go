@@ -194,7 +194,7 @@ func (a Ask) Validate() error {
 		if !ValidSignal(a.Signal) {
 			return invalid("signal %.16q: want one of %s", a.Signal, strings.Join(Signals(), " "))
 		}
-	case ActStart, ActStop, ActStatus, ActFetched:
+	case ActStart, ActStop, ActStatus, ActFetched, ActSync:
 	default:
 		return invalid("action %d is of another release", a.Action)
 	}
