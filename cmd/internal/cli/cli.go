@@ -50,7 +50,9 @@ func isTTY(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 type terminalKey struct{}
 
 // With puts t into ctx, for commands that are far from main.
-func (t *Terminal) With(ctx context.Context) context.Context { return context.WithValue(ctx, terminalKey{}, t) }
+func (t *Terminal) With(ctx context.Context) context.Context {
+	return context.WithValue(ctx, terminalKey{}, t)
+}
 
 // From is the terminal that [Terminal.With] put into ctx, else a terminal that swallows everything.
 func From(ctx context.Context) *Terminal {

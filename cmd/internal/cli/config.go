@@ -162,13 +162,14 @@ func decode(into any, source string, data []byte, keys []key) Mistakes {
 	dec := toml.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	err := dec.Decode(into)
+	if err == nil {
+		return bare(source, data, keys)
+	}
 	var (
 		missing *toml.StrictMissingError
 		wrong   *toml.DecodeError
 	)
 	switch {
-	case err == nil:
-		return nil
 	case errors.As(err, &missing):
 		ms := make(Mistakes, 0, len(missing.Errors))
 		for i := range missing.Errors {

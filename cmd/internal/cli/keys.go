@@ -14,6 +14,7 @@ type key struct {
 	name string // dotted
 	leaf bool   // a variable or --set may give it: no table, and nothing in a list of tables
 	list bool   // of plain values
+	text bool   // its type, or that of its elements, reads text: an amount, a duration, a size
 }
 
 // env is the variable that overrides the key.
@@ -23,7 +24,10 @@ func (k key) env() string {
 
 // forms are the TOML values that a text from outside may mean, the likeliest first: as it is, a list of texts, a text.
 func (k key) forms(text string) []string {
-	if !k.list {
+	switch {
+	case !k.list && k.text:
+		return []string{quote(text)}
+	case !k.list:
 		return []string{text, quote(text)}
 	}
 	items := []string{}
@@ -78,8 +82,12 @@ func walk(t reflect.Type, prefix string, leaf bool) []key {
 			keys = append(keys, key{name: name})
 			keys = append(keys, walk(ft.Elem(), name+".", false)...)
 		default:
-			list := ft.Kind() == reflect.Slice && !reflect.PointerTo(ft).Implements(textType)
-			keys = append(keys, key{name: name, leaf: leaf && ft.Kind() != reflect.Map, list: list})
+			text := reflect.PointerTo(ft).Implements(textType)
+			list := ft.Kind() == reflect.Slice && !text
+			if list {
+				text = reflect.PointerTo(ft.Elem()).Implements(textType)
+			}
+			keys = append(keys, key{name: name, leaf: leaf && ft.Kind() != reflect.Map, list: list, text: text})
 		}
 	}
 	return keys
@@ -150,6 +158,53 @@ func positions(data []byte) map[string]place {
 		}
 	}
 	return at
+}
+
+// bare finds numbers and truth values where text is wanted. The TOML library would put `price = 1` into an amount's integer, past the
+// amount's own reading: one millionth instead of one.
+func bare(source string, data []byte, keys []key) (ms Mistakes) {
+	text := map[string]bool{}
+	for _, k := range keys {
+		text[k.name] = k.text
+	}
+	var p unstable.Parser
+	var visit func(prefix string, n *unstable.Node, wanted bool)
+	visit = func(prefix string, n *unstable.Node, wanted bool) {
+		switch n.Kind {
+		case unstable.KeyValue:
+			name, _ := dotted(&p, n)
+			visit(prefix+name, n.Value(), text[prefix+name])
+		case unstable.InlineTable:
+			for it := n.Children(); it.Next(); {
+				visit(prefix+".", it.Node(), false)
+			}
+		case unstable.Array:
+			for it := n.Children(); it.Next(); {
+				visit(prefix, it.Node(), wanted)
+			}
+		case unstable.Integer, unstable.Float, unstable.Bool:
+			if wanted {
+				at := p.Shape(n.Raw).Start
+				ms = append(ms, Mistake{
+					Source: source, Line: at.Line, Column: at.Column, Key: Clean(prefix),
+					What: fmt.Sprintf("must stand in quotes: %q", string(n.Data)),
+				})
+			}
+		}
+	}
+	prefix := ""
+	p.Reset(data)
+	for p.NextExpression() {
+		e := p.Expression()
+		switch e.Kind {
+		case unstable.Table, unstable.ArrayTable:
+			name, _ := dotted(&p, e)
+			prefix = name + "."
+		case unstable.KeyValue:
+			visit(prefix, e, false)
+		}
+	}
+	return ms
 }
 
 func dotted(p *unstable.Parser, e *unstable.Node) (string, place) {
