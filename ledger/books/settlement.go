@@ -23,8 +23,16 @@ var (
 	ErrDiffer = errors.New("the two ledgers differ")
 	// ErrNoSettlement says that no settlement of that id is here.
 	ErrNoSettlement = errors.New("no such settlement")
+	// ErrWaiting says that too many proposals wait for a decision already.
+	ErrWaiting = errors.New("too many settlements wait for a decision")
 	// ErrRefused says that the other side refused a settlement.
 	ErrRefused = errors.New("settlement was refused")
+)
+
+// Limits of what other accounts may leave here for a person to decide: a proposal has up to 24 KiB.
+const (
+	maxWaiting     = 256 // of all accounts
+	maxPeerWaiting = 8   // of one
 )
 
 // Payment is a payment that was made outside, to be proposed as a settlement.
@@ -88,8 +96,13 @@ func (r *Reader) paidAs(s voucher.Settlement) (Settled, bool, error) {
 
 func (t *Tx) saveSettled(s voucher.Settlement, v Settled) error {
 	v.Changed = t.now.UnixMilli()
-	id, pay := s.ID(), s.Payment()
+	id, pay, peer := s.ID(), s.Payment(), s.Channel.Peer(t.b.self)
 	errs := []error{save(t.own, settlementKey(id), v)}
+	if wait := key("wait/", peer[:], []byte("/"), id[:]); v.State == Waiting {
+		errs = append(errs, t.own.Set(wait, nil))
+	} else {
+		errs = append(errs, t.own.Delete(wait))
+	}
 	if !pay.IsZero() {
 		errs = append(errs, t.own.Set(key("pay/", pay[:]), id[:]))
 	}
@@ -139,8 +152,31 @@ func (t *Tx) RecordProposal(proposal []byte) (wire.Hash, Settled, error) {
 	if err := t.checkLanes(s); err != nil {
 		return id, Settled{}, err
 	}
+	if err := t.checkWaiting(s.Account); err != nil {
+		return id, Settled{}, err
+	}
 	v := Settled{State: Waiting, Proposal: proposal}
 	return id, v, t.saveSettled(s, v)
+}
+
+// checkWaiting checks that one more proposal of peer may wait.
+func (r *Reader) checkWaiting(peer identity.AccountID) error {
+	for _, limit := range []struct {
+		prefix []byte
+		most   int
+	}{{[]byte("wait/"), maxWaiting}, {key("wait/", peer[:]), maxPeerWaiting}} {
+		n := 0
+		for _, err := range r.own.Iterate(limit.prefix, nil) {
+			if err != nil {
+				return err
+			}
+			n++
+		}
+		if n >= limit.most {
+			return fmt.Errorf("%w: %d", ErrWaiting, n)
+		}
+	}
+	return nil
 }
 
 // openSettlement checks a settlement's signature, its signer's delegation and that this account is a side of it.

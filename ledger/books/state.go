@@ -33,8 +33,8 @@ import (
 //	hold/<id>                    [Held]: a hold that no lane has
 //	set/<id>                     [Settled]
 //	pay/<payment>                id of the settlement with that outside reference
-//	fraud/<hash>                 two vouchers with one sequence
-//	cp/<device>                  newest checkpoint of another log that came with a record
+//	wait/<peer>/<id>             settlements that wait for this side's decision
+//	fraud/<lane>                 two vouchers with one sequence
 const (
 	keySeq  = "seq"
 	keyHead = "head"

@@ -7,10 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/voucher"
-	"github.com/gpufair/gpufair/p2p/identity"
-	"github.com/gpufair/gpufair/p2p/wire"
 )
 
 // maxBatch is how many functions share one commit: with 4 KiB each they stay well under a transaction's limit (kv.MaxTxBytes).
@@ -183,10 +182,19 @@ type fraud struct {
 	Got  []byte `cbor:"2,keyasint"`
 }
 
+// keepFraud keeps the first proof against a lane: one is enough, and a renter who makes more must not fill the disk.
 func keepFraud(t kv.Tx, e *voucher.Equivocation) error {
-	have, got := identity.Hash(e.Have), identity.Hash(e.Got)
-	id := wire.Sum("gpufair/equivocation/1", have[:], got[:])
-	return save(t, key("fraud/", id[:]), fraud{Have: e.Have, Got: e.Got})
+	k := key("fraud/", e.Lane[:])
+	if have, err := raw(t, k); err != nil || have != nil {
+		return err
+	}
+	return save(t, k, fraud{Have: e.Have, Got: e.Got})
+}
+
+// Fraud gives the kept proof that a lane's device signed two vouchers with one sequence: both of them, or nil.
+func (r *Reader) Fraud(lane ledger.Lane) (have, got []byte, err error) {
+	f, _, err := load[fraud](r.own, key("fraud/", lane[:]))
+	return f.Have, f.Got, err
 }
 
 // View calls fn with a snapshot of what is committed. It never waits for an Update.

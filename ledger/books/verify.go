@@ -51,7 +51,15 @@ type audit struct {
 	owed     map[string]int64      // by account record key
 	lanes    map[ledger.Lane]int64 // usage less corrections
 	settled  map[string]money.Micro
+	signed   map[wire.Hash]settledBy // by entry id
 	index    uint64
+	headNote headNote // as it was before the snapshot; Size 0 and no checkpoint if there is none
+}
+
+// settledBy is a settlement with its parts.
+type settledBy struct {
+	terms voucher.Settlement
+	kept  Settled
 }
 
 // Verify computes everything again from the entries and the signed records of one snapshot: ids, zero sums, balances, what each
@@ -60,6 +68,11 @@ type audit struct {
 // only for what kept it from looking.
 func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 	var v statement.Verdict
+	note, _, noteErr := readHead(b.config.Dir) // before the snapshot, which then can only be longer
+	if noteErr != nil {
+		v.Result, v.Entry, v.Detail = ResultCorrupt, "head note", noteErr.Error()
+		return v, nil
+	}
 	err := b.View(ctx, func(r *Reader) error {
 		h, err := r.head()
 		if err != nil {
@@ -68,6 +81,7 @@ func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 		v.Entries, v.Root, v.Result = h.Size, h.Root.String(), ResultOK
 		a := &audit{
 			r: r, balances: map[string]int64{}, owed: map[string]int64{}, lanes: map[ledger.Lane]int64{}, settled: map[string]money.Micro{},
+			signed: map[wire.Hash]settledBy{}, headNote: note,
 		}
 		err = a.run(h)
 		v.Checked = a.checked
@@ -95,7 +109,7 @@ func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 }
 
 func (a *audit) run(h head) error {
-	for _, step := range []func() error{a.entries, func() error { return a.log(h) }, a.checkBalances, a.checkLanes, a.checkAccounts, a.note} {
+	for _, step := range []func() error{a.settlements, a.entries, func() error { return a.log(h) }, a.checkBalances, a.checkLanes, a.checkAccounts, a.note} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -183,40 +197,44 @@ func (a *audit) posting(e ledger.Entry, p ledger.Posting) error {
 	return err
 }
 
-// settlement checks both signatures of a settlement's entry, and its amount.
-func (a *audit) settlement(name string, e ledger.Entry) error {
-	var found bool
-	err := a.r.Settlements(func(id wire.Hash, s voucher.Settlement, v Settled) error {
-		if ledger.EntryID(ledger.KindSettlement, id) != e.ID {
-			return nil
-		}
-		found = true
-		c, err := voucher.OpenSettlement(v.Counter)
-		if err != nil {
-			return forged(name, err)
-		}
-		a.checked += 2
-		if err := voucher.Countersigned(s, identity.Hash(v.Proposal), c); err != nil {
-			return forged(name, err)
-		}
-		for _, signer := range []voucher.Settlement{s, c} {
-			if err := a.r.checkSettler(signer); err != nil {
-				return forged(name, err)
-			}
-		}
-		if amount := e.Postings[0].Amount; amount != int64(s.Amount) {
-			return corrupt(name, "it books %s, both signed %v", signed(amount), s.Amount)
-		}
-		role, err := a.r.role(s.Channel)
-		if err != nil {
-			return forged(name, err)
-		}
-		a.settled[string(accountKey(role, s.Channel.Unit, e.Peer))] += s.Amount
+// settlements reads all settlements.
+func (a *audit) settlements() error {
+	return a.r.Settlements(func(id wire.Hash, s voucher.Settlement, v Settled) error {
+		a.checked++
+		a.signed[ledger.EntryID(ledger.KindSettlement, id)] = settledBy{terms: s, kept: v}
 		return nil
 	})
-	if err == nil && !found {
+}
+
+// settlement checks both signatures of a settlement's entry, and its amount.
+func (a *audit) settlement(name string, e ledger.Entry) error {
+	got, ok := a.signed[e.ID]
+	if !ok {
 		return corrupt(name, "the signed settlement is missing")
 	}
+	s := got.terms
+	c, err := voucher.OpenSettlement(got.kept.Counter)
+	if err != nil {
+		return forged(name, err)
+	}
+	a.checked++
+	if err := voucher.Countersigned(s, identity.Hash(got.kept.Proposal), c); err != nil {
+		return forged(name, err)
+	}
+	for _, signer := range []voucher.Settlement{s, c} {
+		if err := a.r.checkSettler(signer); err != nil {
+			return forged(name, err)
+		}
+	}
+	if amount := e.Postings[0].Amount; amount != int64(s.Amount) {
+		return corrupt(name, "it books %s, both signed %v", signed(amount), s.Amount)
+	}
+	role, err := a.r.role(s.Channel)
+	if err != nil {
+		return forged(name, err)
+	}
+	k := string(accountKey(role, s.Channel.Unit, e.Peer))
+	a.settled[k], err = money.Add(a.settled[k], s.Amount)
 	return err
 }
 
@@ -445,13 +463,9 @@ func (a *audit) open() (map[string]money.Micro, error) {
 
 // note compares the log with the head note on disk.
 func (a *audit) note() error {
-	n, ok, err := readHead(a.r.b.config.Dir)
-	if err != nil {
-		return corrupt("head note", "%v", err)
-	}
-	if !ok {
+	if a.headNote.Checkpoint == "" {
 		return nil
 	}
 	a.checked++
-	return a.r.checkHead(n)
+	return a.r.checkHead(a.headNote)
 }

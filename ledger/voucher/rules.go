@@ -33,7 +33,10 @@ var (
 )
 
 // Equivocation is an [ErrEquivocation] with both vouchers.
-type Equivocation struct{ Have, Got []byte }
+type Equivocation struct {
+	Lane      ledger.Lane
+	Have, Got []byte
+}
 
 // Error names the kind; the proof is in the fields.
 func (e *Equivocation) Error() string { return ErrEquivocation.Error() }
@@ -110,7 +113,7 @@ func (l Lane) order(v Signed, older func(seq uint64) []byte) (Verdict, error) {
 		case have == nil:
 			return 0, ErrOld
 		case identity.Hash(have) != v.Hash:
-			return 0, &Equivocation{Have: have, Got: v.Raw}
+			return 0, &Equivocation{Lane: l.Lane, Have: have, Got: v.Raw}
 		}
 		return Already, nil
 	}

@@ -1,0 +1,187 @@
+package settle
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/voucher"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// Handler answers other peers.
+func (s *Service) Handler() p2p.Handler {
+	return p2p.Answer(maxMessage, func(ctx context.Context, from identity.PeerID, a Ask) (Answer, error) {
+		if err := s.authorize(from, a); err != nil {
+			return Answer{}, err
+		}
+		out := Answer{Delegation: s.c.Books.Device().Delegation()}
+		if a.changes() {
+			if err := s.c.Books.Update(ctx, func(t *books.Tx) error { return s.apply(t, a, &out) }); err != nil {
+				return Answer{}, toPeer(err)
+			}
+		}
+		if a.Channel.RoleOf(s.c.Books.Self()) == ledger.AsRenter {
+			if err := s.addNewest(ctx, a, &out); err != nil {
+				return Answer{}, err
+			}
+		}
+		return out, nil
+	})
+}
+
+func (a Ask) changes() bool {
+	return len(a.Vouchers) > 0 || len(a.Proposal) > 0 || len(a.Counter) > 0 || a.Refused != nil
+}
+
+// authorize checks that the peer is a device of the channel's other side.
+func (s *Service) authorize(from identity.PeerID, a Ask) error {
+	if len(a.Vouchers) > maxVouchers || len(a.Delegation) > maxDelegation {
+		return p2p.Errorf(p2p.KindBadRequest, "at most %d vouchers in one message", maxVouchers)
+	}
+	if err := a.Channel.Validate(); err != nil {
+		return p2p.Errorf(p2p.KindBadRequest, "%v", err)
+	}
+	d, err := identity.OpenDelegation(a.Delegation)
+	if err != nil {
+		return err
+	}
+	self := s.c.Books.Self()
+	if d.Device != from || a.Channel.RoleOf(self) == 0 || d.Account != a.Channel.Peer(self) {
+		return p2p.Errorf(p2p.KindForbidden, "device %s is on no side of this channel", from.Short())
+	}
+	return nil
+}
+
+// apply does what a asks, in one transaction.
+func (s *Service) apply(t *books.Tx, a Ask, out *Answer) error {
+	if len(a.Vouchers) > 0 {
+		if a.Channel.RoleOf(s.c.Books.Self()) != ledger.AsProvider {
+			return books.ErrRole
+		}
+		var refused error
+		if out.Receipts, refused = takeVouchers(t, a.Channel, a.Vouchers); refused != nil {
+			out.Why = refused.Error()
+			out.Why = out.Why[:min(len(out.Why), voucher.MaxReference)]
+		}
+	}
+	if len(a.Proposal) > 0 || len(a.Counter) > 0 {
+		if _, _, err := t.KeepDelegation(a.Delegation); err != nil {
+			return err
+		}
+	}
+	if len(a.Proposal) > 0 {
+		if err := s.propose(t, a, out); err != nil {
+			return err
+		}
+	}
+	if len(a.Counter) > 0 {
+		id, err := t.RecordCounter(a.Counter)
+		if err != nil {
+			return err
+		}
+		v, err := t.Settlement(id)
+		if err != nil {
+			return err
+		}
+		out.State = v.State
+	}
+	if a.Refused != nil {
+		return s.refused(t, a, out)
+	}
+	return nil
+}
+
+// propose keeps the proposal and says what this side thinks of it.
+func (s *Service) propose(t *books.Tx, a Ask, out *Answer) error {
+	terms, err := voucher.OpenSettlement(a.Proposal)
+	if err != nil {
+		return err
+	}
+	if terms.Channel != a.Channel {
+		return p2p.Errorf(p2p.KindBadRequest, "the settlement is of another channel")
+	}
+	id, v, err := t.RecordProposal(a.Proposal)
+	if err != nil {
+		return err
+	}
+	if v.State == books.Waiting {
+		switch s.c.Decide(s.c.Books.Self(), terms) {
+		case Accept:
+			if _, err := t.Countersign(id); err != nil {
+				return err
+			}
+		case Refuse:
+			if err := t.Refuse(id, "refused by its rules"); err != nil {
+				return err
+			}
+		}
+		if v, err = t.Settlement(id); err != nil {
+			return err
+		}
+	}
+	out.State, out.Counter, out.Why = v.State, v.Counter, v.Why
+	return nil
+}
+
+// refused takes the other side's no to a proposal of ours.
+func (s *Service) refused(t *books.Tx, a Ask, out *Answer) error {
+	v, err := t.Settlement(a.Refused.ID)
+	if err != nil {
+		return err
+	}
+	terms, err := voucher.OpenSettlement(v.Proposal)
+	if err != nil {
+		return err
+	}
+	if terms.Channel != a.Channel || terms.Account != s.c.Books.Self() {
+		return books.ErrRole
+	}
+	out.State = books.Refused
+	return t.Refuse(a.Refused.ID, a.Refused.Why)
+}
+
+// addNewest adds the renter's newest vouchers from Skip on.
+func (s *Service) addNewest(ctx context.Context, a Ask, out *Answer) error {
+	if a.changes() {
+		return nil
+	}
+	return s.c.Books.View(ctx, func(r *books.Reader) error {
+		all, err := r.Newest(a.Channel)
+		if err != nil {
+			return err
+		}
+		all = all[min(uint64(a.Skip), uint64(len(all))):]
+		out.More = len(all) > maxVouchers
+		out.Vouchers = all[:min(len(all), maxVouchers)]
+		return nil
+	})
+}
+
+// toPeer gives an error of the books the kind that the peer may see.
+func toPeer(err error) error {
+	var known *p2p.Error
+	kind := p2p.KindConflict
+	switch {
+	case errors.As(err, &known):
+		return err
+	case errors.Is(err, books.ErrReadOnly):
+		kind = p2p.KindUnavailable
+	case errors.Is(err, books.ErrWaiting):
+		kind = p2p.KindBusy
+	case errors.Is(err, books.ErrNoSettlement):
+		kind = p2p.KindNotFound
+	case errors.Is(err, books.ErrDelegation), errors.Is(err, books.ErrRole), errors.Is(err, identity.ErrPower):
+		kind = p2p.KindForbidden
+	case errors.Is(err, wire.ErrFormat), errors.Is(err, identity.ErrSignature), errors.Is(err, voucher.ErrSettlement):
+		kind = p2p.KindBadRequest
+	case errors.Is(err, books.ErrDiffer), errors.Is(err, books.ErrPaid), errors.Is(err, books.ErrConflict), errors.Is(err, voucher.ErrTerms):
+	default:
+		return err
+	}
+	text := err.Error()
+	return p2p.Errorf(kind, "%s", text[:min(len(text), 500)])
+}

@@ -1,0 +1,308 @@
+// Package settle is the conversation in which two peers bring a channel to one state: the newest vouchers and receipts, and settlements
+// of payments made outside, which count when both have signed. It owns the messages and their order; ledger/books owns what they do.
+// It refuses to know leases, and how anybody pays.
+//
+// Every call may be repeated after a lost answer: what is here already is answered again and booked once.
+package settle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/voucher"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// Limits of the conversation.
+const (
+	maxVouchers   = 32                                                                  // of one message; more lanes take more messages
+	maxDelegation = 512                                                                 // bytes; ours have under 300
+	maxMessage    = maxVouchers*(voucher.MaxVoucher+8) + 2*voucher.MaxSettlement + 4096 // bytes
+)
+
+// Limits is what the protocol may cost.
+func Limits() p2p.Limits { return p2p.Limits{Streams: 32, PeerStreams: 2, Idle: 30 * time.Second} }
+
+// Ask is the request: whatever of its parts is there is done in the order of the fields.
+type Ask struct {
+	Channel    ledger.Channel `cbor:"1,keyasint"`
+	Delegation []byte         `cbor:"2,keyasint"`           // of the device that asks
+	Vouchers   [][]byte       `cbor:"3,keyasint,omitempty"` // renter to provider: the newest of each lane
+	Skip       uint32         `cbor:"4,keyasint,omitempty"` // provider to renter: how many of the newest vouchers it has read
+	Proposal   []byte         `cbor:"5,keyasint,omitempty"` // a settlement to be signed
+	Counter    []byte         `cbor:"6,keyasint,omitempty"` // the asker's signature under the answerer's proposal
+	Refused    *Refusal       `cbor:"7,keyasint,omitempty"` // the asker's no to the answerer's proposal
+}
+
+// Refusal is a no to a settlement.
+type Refusal struct {
+	ID  wire.Hash `cbor:"1,keyasint"`
+	Why string    `cbor:"2,keyasint,omitempty"`
+}
+
+// Answer is the answer to an [Ask].
+type Answer struct {
+	Delegation []byte                `cbor:"1,keyasint"`           // of the device that answers
+	Receipts   [][]byte              `cbor:"2,keyasint,omitempty"` // for the vouchers that were taken
+	Vouchers   [][]byte              `cbor:"3,keyasint,omitempty"` // renter to provider: the newest of each lane
+	More       bool                  `cbor:"4,keyasint,omitempty"` // there are more vouchers: ask again with Skip
+	State      books.SettlementState `cbor:"5,keyasint,omitempty"` // of the settlement that was asked about
+	Counter    []byte                `cbor:"6,keyasint,omitempty"` // the answerer's signature under the proposal
+	Why        string                `cbor:"7,keyasint,omitempty"` // of a refusal
+}
+
+// Decision is what an account says to the other side's proposal.
+type Decision uint8
+
+// The decisions.
+const (
+	Wait   Decision = 0 // for a person: Service.Accept or Service.Refuse
+	Accept Decision = 1
+	Refuse Decision = 2
+)
+
+// Config is what the conversation needs.
+type Config struct {
+	Network  p2p.Network
+	Protocol p2p.Protocol
+	Books    *books.Books
+	// Decide judges the other side's proposals; it must not wait. Nil is [Careful].
+	Decide func(self identity.AccountID, s voucher.Settlement) Decision
+}
+
+// Careful accepts what takes a debt off this account, and leaves to a person whether money has come in.
+func Careful(self identity.AccountID, s voucher.Settlement) Decision {
+	if s.Channel.Renter == self {
+		return Accept
+	}
+	return Wait
+}
+
+// Service holds the conversation. Safe for concurrent use.
+type Service struct{ c Config }
+
+// New makes a service; the caller serves its Handler.
+func New(c Config) (*Service, error) {
+	if c.Network == nil || c.Books == nil || c.Protocol == "" {
+		return nil, errors.New("settle config: network, protocol and books are needed")
+	}
+	if c.Decide == nil {
+		c.Decide = Careful
+	}
+	return &Service{c: c}, nil
+}
+
+// ask sends one request to peer and takes the delegation out of its answer.
+func (s *Service) ask(ctx context.Context, peer identity.PeerID, a Ask) (Answer, error) {
+	a.Delegation = s.c.Books.Device().Delegation()
+	var got Answer
+	if err := p2p.Call(ctx, s.c.Network, peer, s.c.Protocol, a, &got, maxMessage); err != nil {
+		return got, fmt.Errorf("settle with %s: %w", peer.Short(), err)
+	}
+	d, err := identity.OpenDelegation(got.Delegation)
+	if err != nil {
+		return got, fmt.Errorf("settle with %s: %w", peer.Short(), err)
+	}
+	if d.Device != peer || d.Account != a.Channel.Peer(s.c.Books.Self()) {
+		return got, fmt.Errorf("settle with %s: %w: it answers for account %s", peer.Short(), identity.ErrPower, d.Account.Short())
+	}
+	return got, nil
+}
+
+// Exchange brings the channel's newest vouchers to its provider and their receipts to its renter, whichever side calls. A voucher that
+// was not taken is an error, after all others were.
+func (s *Service) Exchange(ctx context.Context, peer identity.PeerID, c ledger.Channel) error {
+	if c.RoleOf(s.c.Books.Self()) == ledger.AsRenter {
+		return s.give(ctx, peer, c)
+	}
+	return s.fetch(ctx, peer, c)
+}
+
+// give is the renter's half of Exchange.
+func (s *Service) give(ctx context.Context, peer identity.PeerID, c ledger.Channel) error {
+	var newest [][]byte
+	err := s.c.Books.View(ctx, func(r *books.Reader) (err error) {
+		newest, err = r.Newest(c)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for len(newest) > 0 {
+		n := min(len(newest), maxVouchers)
+		got, err := s.ask(ctx, peer, Ask{Channel: c, Vouchers: newest[:n]})
+		if err != nil {
+			return err
+		}
+		if err := s.keepReceipts(ctx, got); err != nil {
+			return err
+		}
+		if got.Why != "" {
+			return fmt.Errorf("settle with %s: a voucher was not taken: %s", peer.Short(), got.Why)
+		}
+		newest = newest[n:]
+	}
+	return nil
+}
+
+func (s *Service) keepReceipts(ctx context.Context, got Answer) error {
+	if len(got.Receipts) == 0 {
+		return nil
+	}
+	return s.c.Books.Update(ctx, func(t *books.Tx) error {
+		if _, _, err := t.KeepDelegation(got.Delegation); err != nil {
+			return err
+		}
+		for _, r := range got.Receipts {
+			if _, err := t.RecordReceipt(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// fetch is the provider's half of Exchange: it reads the renter's newest vouchers. The renter gets the receipts when it calls.
+func (s *Service) fetch(ctx context.Context, peer identity.PeerID, c ledger.Channel) error {
+	var refused error
+	for skip := uint32(0); ; {
+		got, err := s.ask(ctx, peer, Ask{Channel: c, Skip: skip})
+		if err != nil {
+			return err
+		}
+		if len(got.Vouchers) > 0 {
+			err = s.c.Books.Update(ctx, func(t *books.Tx) error {
+				_, refused = takeVouchers(t, c, got.Vouchers)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if !got.More || len(got.Vouchers) == 0 {
+			return refused
+		}
+		skip += uint32(len(got.Vouchers))
+	}
+}
+
+// takeVouchers takes each voucher that can be taken, and gives their receipts and why the others were not.
+func takeVouchers(t *books.Tx, c ledger.Channel, vouchers [][]byte) (receipts [][]byte, refused error) {
+	for _, raw := range vouchers {
+		v, err := voucher.Open(raw)
+		if err == nil && v.Channel != c {
+			err = voucher.ErrLane
+		}
+		var got books.Accepted
+		if err == nil {
+			got, err = t.AcceptVoucher(raw, wire.Hash{})
+		}
+		if err != nil {
+			refused = errors.Join(refused, err)
+			continue
+		}
+		if got.Receipt != nil {
+			receipts = append(receipts, got.Receipt)
+		}
+	}
+	return receipts, refused
+}
+
+// Settle records a payment that was made outside on a channel: it exchanges the newest vouchers, signs a proposal, and books the
+// settlement if peer signs it at once. Otherwise the state is Proposed, and peer's signature comes later; calling again with the same
+// payment and reference asks again.
+func (s *Service) Settle(ctx context.Context, peer identity.PeerID, p books.Payment) (wire.Hash, books.SettlementState, error) {
+	if err := s.Exchange(ctx, peer, p.Channel); err != nil {
+		return wire.Hash{}, 0, err
+	}
+	var id wire.Hash
+	err := s.c.Books.Update(ctx, func(t *books.Tx) (err error) {
+		id, _, err = t.Propose(p)
+		return err
+	})
+	if err != nil {
+		return id, 0, err
+	}
+	state, err := s.Send(ctx, peer, id)
+	return id, state, err
+}
+
+// Send brings a settlement that this side proposed or decided on to the other side, and gives its state after that. It may be repeated
+// until the state is Signed or Refused.
+func (s *Service) Send(ctx context.Context, peer identity.PeerID, id wire.Hash) (books.SettlementState, error) {
+	var kept books.Settled
+	err := s.c.Books.View(ctx, func(r *books.Reader) (err error) {
+		kept, err = r.Settlement(id)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	terms, err := voucher.OpenSettlement(kept.Proposal)
+	if err != nil {
+		return 0, err
+	}
+	a := Ask{Channel: terms.Channel}
+	switch mine := terms.Account == s.c.Books.Self(); {
+	case mine && kept.State == books.Proposed:
+		a.Proposal = kept.Proposal
+	case !mine && kept.State == books.Signed:
+		a.Counter = kept.Counter
+	case !mine && kept.State == books.Refused:
+		a.Refused = &Refusal{ID: id, Why: kept.Why}
+	default:
+		return kept.State, nil
+	}
+	got, err := s.ask(ctx, peer, a)
+	if err != nil {
+		return kept.State, err
+	}
+	if a.Proposal == nil {
+		return kept.State, nil
+	}
+	return s.recordAnswer(ctx, id, got)
+}
+
+// recordAnswer books what the other side said to this side's proposal.
+func (s *Service) recordAnswer(ctx context.Context, id wire.Hash, got Answer) (books.SettlementState, error) {
+	switch {
+	case len(got.Counter) > 0:
+		err := s.c.Books.Update(ctx, func(t *books.Tx) error {
+			if _, _, err := t.KeepDelegation(got.Delegation); err != nil {
+				return err
+			}
+			signed, err := t.RecordCounter(got.Counter)
+			if err == nil && signed != id {
+				err = fmt.Errorf("settlement %s: %w", id.Short(), voucher.ErrTerms)
+			}
+			return err
+		})
+		if err != nil {
+			return books.Proposed, err
+		}
+		return books.Signed, nil
+	case got.State == books.Refused:
+		err := s.c.Books.Update(ctx, func(t *books.Tx) error { return t.Refuse(id, got.Why) })
+		return books.Refused, err
+	}
+	return books.Proposed, nil
+}
+
+// Accept signs the other side's proposal and books it; [Service.Send] brings the signature over, now or when the peer is back.
+func (s *Service) Accept(ctx context.Context, id wire.Hash) error {
+	return s.c.Books.Update(ctx, func(t *books.Tx) error {
+		_, err := t.Countersign(id)
+		return err
+	})
+}
+
+// Refuse says no to the other side's proposal; [Service.Send] brings the word over.
+func (s *Service) Refuse(ctx context.Context, id wire.Hash, why string) error {
+	return s.c.Books.Update(ctx, func(t *books.Tx) error { return t.Refuse(id, why) })
+}
