@@ -24,12 +24,12 @@ const (
 	maxTracked = 1 << 20 // bytes; anything larger is a build output or belongs elsewhere
 )
 
-func fileRules() []rule {
+func fileRules(allowed map[string]string) []rule {
 	return []rule{
 		{"module", "a replace or exclude in go.mod holds for us alone: whoever imports or installs the module gets something else.", moduleRule},
 		{"architecture", "the page that newcomers read first lists every package there is, and none that is not.", architectureRule},
 		{"portable", "a fresh clone must build anywhere: no path of one machine and no host of one registry or mirror in the repository.", func(t *tree) []string {
-			return portable(t, paths)
+			return portable(t, allowed)
 		}},
 		{"outputs", "build outputs do not belong in history, where they stay for ever.", outputs},
 	}

@@ -220,7 +220,7 @@ func testOnly(t *tree) (found []string) {
 			for _, i := range f.imports() {
 				to, ours := internal(i)
 				switch {
-				case ours && strings.HasSuffix(to, "test"):
+				case ours && servesTests(to):
 					found = append(found, violation(f.path, "imports %s, which serves tests", to))
 				case slices.ContainsFunc(forTests, func(lib string) bool { return prefixed(i, lib) }):
 					found = append(found, violation(f.path, "imports %s, which serves tests", i))

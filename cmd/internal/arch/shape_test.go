@@ -17,11 +17,11 @@ const (
 	minDoc      = 80  // characters of a package comment: less cannot say what it owns and what it refuses to know
 )
 
-func shapeRules() []rule {
+func shapeRules(allowed map[string]string) []rule {
 	return []rule{
 		{"docs", "a package is one noun; its comment, in one file, says what it owns and what it refuses to know.", docs},
 		{"sizes", "beauty is decided in the tail: a function over 70 lines or a file over 500 needs its reason in exceptions_test.go.", func(t *tree) []string {
-			return sizes(t, long)
+			return sizes(t, allowed)
 		}},
 		{"init", "an init function runs before main can say no, in an order that nobody reads: construct things in main.", initRule},
 		{"names", "a package named after a kind of thing collects what belongs elsewhere: name it after what a reader looks for.", names},

@@ -20,6 +20,7 @@ func TestTables(t *testing.T) {
 	}
 	compare(t, sizes(tr, map[string]string{"ledger.long": "a table", "ledger.gone": "was long"}), []string{"ledger.gone: stands in exceptions_test.go"})
 	compare(t, endings(tr, map[string]string{"ledger.Close": "io.Closer has no context"}), nil)
+	compare(t, endings(tr, map[string]string{"ledger.Close": "x", "ledger.gone": "x"}), []string{"ledger.gone: stands in exceptions_test.go"})
 	compare(t, endings(tr, map[string]string{"ledger.Close": ""}), []string{"ledger/b.go:5: uses context.Background in ledger.Close"})
 	compare(t, portable(tr, map[string]string{"docs/a.md": "an example"}), nil)
 	compare(t, outputs(tr), []string{"big: has 1048577 bytes"})

@@ -43,8 +43,13 @@ func (p *pkg) code() []*file {
 	return slices.DeleteFunc(slices.Clone(p.files), func(f *file) bool { return f.test })
 }
 
-// supports says that the package only serves tests, as the standard library's httptest does: its name ends in "test".
-func (p *pkg) supports() bool { return strings.HasSuffix(p.dir, "test") }
+// supports says that the package only serves tests, as the standard library's httptest does: its name, or that of a directory above
+// it, ends in "test".
+func (p *pkg) supports() bool { return servesTests(p.dir) }
+
+func servesTests(dir string) bool {
+	return slices.ContainsFunc(strings.Split(dir, "/"), func(part string) bool { return strings.HasSuffix(part, "test") })
+}
 
 // within says that the package is dir or lies under it.
 func (p *pkg) within(dir string) bool { return within(p.dir, dir) }

@@ -4,20 +4,21 @@ import (
 	"go/ast"
 	"go/build/constraint"
 	"go/token"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 )
 
-func wordRules() []rule {
+func wordRules(allowed map[string]string) []rule {
 	return []rule{
 		{"modes", "no identifier, flag, variable or build tag outside cmd and tests makes code behave differently in a demo, a devnet or a " +
 			"test: what was tested is what runs. Give it as a value of Config.", modes},
 		{"environment", "settings come from cmd as values: a package that reads variables or flags of its own behaves in ways that no " +
 			"signature shows.", environment},
 		{"endings", "only main may end the process or begin a context: everything else must be stoppable by its caller. For what must outlive a " +
-			"cancelled caller take context.WithoutCancel.", func(t *tree) []string { return endings(t, backgrounds) }},
+			"cancelled caller take context.WithoutCancel.", func(t *tree) []string { return endings(t, allowed) }},
 		{"errors", "an error says operation and subject, never \"failed to\": everything that is an error failed.", errorWords},
 		{"skips", "a test that skips itself proves nothing on the machine that needed it: make it run anywhere, or do not write it.", skips},
 	}
@@ -141,6 +142,7 @@ func environment(t *tree) (found []string) {
 }
 
 func endings(t *tree, allowed map[string]string) (found []string) {
+	needed := map[string]bool{}
 	for _, p := range t.packages {
 		if p.within("cmd") || p.supports() {
 			continue
@@ -148,6 +150,7 @@ func endings(t *tree, allowed map[string]string) (found []string) {
 		for _, f := range p.code() {
 			within := func(pos token.Pos) string { return enclosing(p, f, pos) }
 			f.uses("context", []string{"Background", "TODO"}, func(pos token.Pos, name string) {
+				needed[within(pos)] = true
 				if allowed[within(pos)] == "" {
 					found = append(found, violation(t.at(pos), "uses context.%s in %s", name, within(pos)))
 				}
@@ -158,6 +161,11 @@ func endings(t *tree, allowed map[string]string) (found []string) {
 			f.uses("log", []string{"Fatal", "Fatalf", "Fatalln"}, func(pos token.Pos, name string) {
 				found = append(found, violation(t.at(pos), "uses log.%s", name))
 			})
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(allowed)) {
+		if !needed[key] {
+			found = append(found, violation(key, "stands in exceptions_test.go, but makes no context"))
 		}
 	}
 	return found
