@@ -1,0 +1,400 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpufair/gpufair/benchmark"
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/announce"
+	"github.com/gpufair/gpufair/market/negotiate"
+	"github.com/gpufair/gpufair/market/reason"
+	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/blob"
+	"github.com/gpufair/gpufair/p2p/delegation"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/tunnel"
+	"github.com/gpufair/gpufair/p2p/wire"
+	"github.com/gpufair/gpufair/provider/access"
+	"github.com/gpufair/gpufair/provider/capacity"
+)
+
+// Devices is what the owner's machine has, and how it is measured.
+type Devices interface {
+	// List gives the devices that are configured and those that the driver shows.
+	List(ctx context.Context) ([]Device, error)
+	// Measure runs a benchmark; progress is told the step's name and how much of it all is done, from 0 to 1.
+	Measure(ctx context.Context, device wire.Hash, profile benchmark.Profile, progress func(step string, done float64)) (benchmark.Report, error)
+}
+
+// Device is one device of this machine.
+type Device struct {
+	benchmark.Device
+	UUID    string // as the driver gives it; of a CPU the hash in hex
+	Problem string // why it can't be offered; empty: it can, once it is measured
+}
+
+// Deps is what an agent works with. All of it is needed.
+type Deps struct {
+	Device      *identity.Device
+	Network     p2p.Network
+	Books       *books.Books
+	Board       *announce.Board
+	Delegations *delegation.Directory
+	Runtime     Runtime
+	Jobnet      Network
+	Mounts      Mounts
+	Devices     Devices
+	Blobs       *blob.Store // what renters push, until it is unpacked
+	Init        string      // path of the static gpufair-init
+	Epoch       uint32      // of the ledger
+	Log         *slog.Logger
+}
+
+// Agent is the owner's side of the market. Safe for concurrent use.
+type Agent struct {
+	dev         *identity.Device
+	net         p2p.Network
+	books       *books.Books
+	board       *announce.Board
+	publisher   *announce.Publisher
+	seller      *negotiate.Seller
+	delegations *delegation.Directory
+	runtime     Runtime
+	network     Network
+	mounts      Mounts
+	devices     Devices
+	blobs       *blob.Store
+	initPath    string
+	epochNumber uint32
+	epoch       time.Time // zero of the meters' clock
+	log         *slog.Logger
+	capacity    *capacity.Table
+	outputs     *outputs
+
+	ctx     context.Context // of Run; keepers live in it
+	selling sync.Mutex      // one sale at a time: the first Accept wins
+
+	mu        sync.Mutex
+	conf      Config                           // guarded by mu
+	keepers   map[market.LeaseID]*keeper       // guarded by mu
+	found     []Device                         // guarded by mu; as listed last
+	passports map[wire.Hash]benchmark.Passport // guarded by mu; valid ones
+	rawPass   map[wire.Hash][]byte             // guarded by mu; sealed, by device
+	measuring map[wire.Hash]string             // guarded by mu; device: step
+	pause     pauseRecord                      // guarded by mu
+	sandbox   RuntimeInfo                      // guarded by mu; empty: the runtime does not answer
+	why       string                           // guarded by mu; why nothing is offered
+	news      chan struct{}                    // guarded by mu; closed at each change
+	keeping   sync.WaitGroup                   // keepers
+}
+
+// pauseRecord is the owner's wish to stop renting out, over restarts.
+type pauseRecord struct {
+	On    bool  `cbor:"1,keyasint"`
+	Until int64 `cbor:"2,keyasint"` // Unix milliseconds; 0: until resumed
+}
+
+func (p pauseRecord) active(now time.Time) bool {
+	return p.On && (p.Until == 0 || now.UnixMilli() < p.Until)
+}
+
+// New checks the configuration and reads what the store knows. It starts nothing.
+func New(ctx context.Context, d Deps, c Config) (*Agent, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	a := &Agent{
+		dev: d.Device, net: d.Network, books: d.Books, board: d.Board, delegations: d.Delegations, runtime: d.Runtime, network: d.Jobnet,
+		mounts: d.Mounts, devices: d.Devices, blobs: d.Blobs, initPath: d.Init, epochNumber: d.Epoch, log: d.Log, epoch: time.Now(),
+		outputs: newOutputs(), conf: c, keepers: map[market.LeaseID]*keeper{}, passports: map[wire.Hash]benchmark.Passport{},
+		rawPass: map[wire.Hash][]byte{}, measuring: map[wire.Hash]string{}, news: make(chan struct{}),
+	}
+	publisher, err := announce.NewPublisher(d.Board, d.Device, seqStore{a})
+	if err != nil {
+		return nil, err
+	}
+	a.publisher = publisher
+	if a.seller, err = negotiate.NewSeller(d.Device, publisher, a); err != nil {
+		return nil, err
+	}
+	if err := a.setLimits(c); err != nil {
+		return nil, err
+	}
+	return a, a.readStore(ctx)
+}
+
+// readStore reads slots, passports and the owner's pause.
+func (a *Agent) readStore(ctx context.Context) error {
+	return a.books.View(ctx, func(r *books.Reader) error {
+		tx := r.Of(kv.Provider)
+		slots, err := all[capacity.Slot](tx, keySlot)
+		if err != nil {
+			return err
+		}
+		a.capacity = capacity.New(slots)
+		a.pause, _, err = load[pauseRecord](tx, []byte(keyPause))
+		if err != nil {
+			return err
+		}
+		for pair, err := range tx.Iterate([]byte(keyPassport), nil) {
+			if err != nil {
+				return err
+			}
+			p, err := benchmark.OpenPassport(pair.Value)
+			if err != nil {
+				a.log.Warn("stored passport dropped", "err", err)
+				continue
+			}
+			a.passports[p.DeviceHash], a.rawPass[p.DeviceHash] = p, pair.Value
+		}
+		return nil
+	})
+}
+
+func (a *Agent) setLimits(c Config) error {
+	limits, err := c.Limits()
+	if err != nil {
+		return err
+	}
+	a.books.SetLimits(map[money.Unit]ledger.Limits{c.Unit: limits})
+	return nil
+}
+
+// config is the owner's wish now.
+func (a *Agent) config() Config {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.conf
+}
+
+// Reload takes other settings; leases that run keep their price and terms.
+func (a *Agent) Reload(c Config) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if old := a.config(); old.Network != c.Network || old.Unit != c.Unit {
+		return fmt.Errorf("%w: network and unit can't change while the daemon runs: restart it", ErrConfig)
+	}
+	if err := a.setLimits(c); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.conf = c
+	a.mu.Unlock()
+	a.changed()
+	return nil
+}
+
+// changed wakes whoever watches the agent, the offer among them.
+func (a *Agent) changed() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(a.news)
+	a.news = make(chan struct{})
+}
+
+// Changed is closed at the next change of anything that Status shows.
+func (a *Agent) Changed() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.news
+}
+
+// Run serves until ctx ends. Jobs that run then go on, and are adopted at the next start.
+func (a *Agent) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	a.ctx = ctx
+	if err := a.reconcile(ctx); err != nil {
+		return err
+	}
+	a.handle()
+	g.Go(func() error { return a.publisher.Run(ctx) })
+	g.Go(func() error { return a.tend(ctx) })
+	g.Go(func() error { return a.measureAll(ctx) })
+	err := g.Wait()
+	a.keeping.Wait()
+	return err
+}
+
+func (a *Agent) handle() {
+	network := a.config().Network
+	on := func(name string, limits p2p.Limits, h p2p.Handler) {
+		a.net.Handle(p2p.ProtocolID(network, name), limits, h)
+	}
+	on(work.ProtoJob, p2p.Limits{Streams: 128, PeerStreams: 8, Idle: 30 * time.Second}, p2p.Answer(work.MaxMessage, a.job))
+	on(work.ProtoLane, p2p.Limits{Streams: 256, PeerStreams: 32, Idle: time.Minute}, a.laneHandler)
+	on(work.ProtoBlob, blob.ServerLimits(), blob.Serve(a))
+	on(work.ProtoLogs, tunnel.LogLimits(), tunnel.ServeLogs(a.openLog))
+	on(work.ProtoPassport, p2p.Limits{Streams: 32, PeerStreams: 4, Idle: 10 * time.Second}, p2p.Answer(work.MaxMessage, a.passport))
+	on(work.ProtoTrade, negotiate.Limits(), a.seller.Handler())
+}
+
+// job answers what a renter asks about its lease.
+func (a *Agent) job(ctx context.Context, from identity.PeerID, ask work.Ask) (work.Status, error) {
+	if err := ask.Validate(); err != nil {
+		return work.Status{}, p2p.Errorf(p2p.KindBadRequest, "%v", err)
+	}
+	k, err := a.keeperFor(ask.Lease, from)
+	if err != nil {
+		return a.finished(ctx, ask.Lease, from, err)
+	}
+	if ask.Action == work.ActSync {
+		if err := k.sync(ctx); err != nil {
+			return work.Status{}, toPeer(err)
+		}
+	}
+	var status work.Status
+	err = k.do(ctx, func() error {
+		if err := k.act(ctx, ask); err != nil {
+			return err
+		}
+		status = k.status()
+		status.Missing, err = k.missing(ctx)
+		return err
+	})
+	if errors.Is(err, errGone) {
+		return a.finished(ctx, ask.Lease, from, err)
+	}
+	return status, toPeer(err)
+}
+
+// act does what a renter asks, in the keeper's goroutine.
+func (k *keeper) act(ctx context.Context, ask work.Ask) error {
+	ctx = context.WithoutCancel(ctx) // what is begun is finished, whether or not the renter waits for the answer
+	switch ask.Action {
+	case work.ActReady:
+		return k.ready(ctx, ask.Signed)
+	case work.ActPrepare:
+		return k.prepare(ctx, *ask.Spec)
+	case work.ActStart:
+		return k.start(k.a.ctx)
+	case work.ActSignal:
+		if k.rec.State != work.Running && k.rec.State != work.Stopping {
+			return reason.Errorf(reason.NotPreparing, "the lease is %s: no job hears a signal", k.rec.State)
+		}
+		k.signal(ctx, ask.Signal, false)
+		return nil
+	case work.ActStop:
+		k.stop(ctx, reason.New(reason.StoppedRenter, ""), k.stopWait())
+		return nil
+	case work.ActRelease:
+		return k.release(ctx, ask.Signed)
+	case work.ActFetched:
+		if k.rec.State != work.Ended || !k.rec.Tidy {
+			return reason.Errorf(reason.NotPreparing, "the lease is %s: its results are not complete", k.rec.State)
+		}
+		return k.update(ctx, func(r *record) { r.Fetched = true }, nil)
+	case work.ActStatus, work.ActSync:
+		return nil
+	}
+	return p2p.Errorf(p2p.KindBadRequest, "unknown action %d", ask.Action)
+}
+
+// finished answers about a lease whose keeper is gone: it ended and was wiped.
+func (a *Agent) finished(ctx context.Context, id market.LeaseID, from identity.PeerID, err error) (work.Status, error) {
+	var rec record
+	var ok bool
+	viewErr := a.books.View(ctx, func(r *books.Reader) (err error) {
+		rec, ok, err = load[record](r.Of(kv.Provider), leaseKey(id))
+		return err
+	})
+	switch {
+	case viewErr != nil:
+		return work.Status{}, viewErr
+	case !ok || rec.State != work.Ended:
+		return work.Status{}, toPeer(err)
+	case rec.Peer != from:
+		return work.Status{}, errNotYours
+	}
+	return work.Status{
+		State: rec.State, Reason: rec.Reason, Billable: rec.Billable, Charge: rec.Charge, End: rec.End, Exit: rec.Exit,
+		LogBytes: rec.LogBytes, Complete: true, // outputs were wiped
+	}, nil
+}
+
+// sync packs what /out holds while the job runs.
+func (k *keeper) sync(ctx context.Context) error {
+	var out string
+	var running bool
+	err := k.do(ctx, func() error {
+		out, running = k.rec.Folders.Out, k.rec.State == work.Running || k.rec.State == work.Paused || k.rec.State == work.Stopping
+		return nil
+	})
+	if err != nil || !running {
+		return err
+	}
+	h, err := k.a.outputs.pack(ctx, k.id, out)
+	if err != nil {
+		return err
+	}
+	return k.do(ctx, func() error {
+		if !k.rec.Tidy {
+			k.rec.Outputs = h // a snapshot: the pack at the end is what is stored
+		}
+		return nil
+	})
+}
+
+// openLog finds a lease's output for its renter.
+func (a *Agent) openLog(ctx context.Context, peer identity.PeerID, lease wire.Hash) (tunnel.LogSource, error) {
+	k, err := a.keeperFor(market.LeaseID(lease), peer)
+	if err != nil {
+		return nil, toPeer(err)
+	}
+	var folders Folders
+	if err := k.do(ctx, func() error { folders = k.rec.Folders; return nil }); err != nil {
+		return nil, toPeer(err)
+	}
+	if folders.State == "" {
+		return nil, p2p.Errorf(p2p.KindNotFound, "the job has not started: there is no output yet")
+	}
+	return access.Open(logDir(folders), k.over), nil
+}
+
+// passport answers with a sealed benchmark passport by its hash.
+func (a *Agent) passport(_ context.Context, _ identity.PeerID, want wire.Hash) ([]byte, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, raw := range a.rawPass {
+		if identity.Hash(raw) == want {
+			return raw, nil
+		}
+	}
+	return nil, p2p.Errorf(p2p.KindNotFound, "no passport of that hash: the device was measured again; read the newest offer")
+}
+
+// toPeer is err as the other side may see it: refusals with their code.
+func toPeer(err error) error {
+	if errors.Is(err, errGone) {
+		return p2p.Errorf(p2p.KindNotFound, "the lease is over")
+	}
+	return negotiate.Refusal(err)
+}
+
+// seqStore keeps the serial numbers of adverts.
+type seqStore struct{ a *Agent }
+
+// ReserveSeq gives the first of n serial numbers that were never used.
+func (s seqStore) ReserveSeq(ctx context.Context, n uint64) (first uint64, err error) {
+	err = s.a.books.Update(ctx, func(tx *books.Tx) error {
+		last, _, err := load[uint64](tx.Of(kv.Provider), []byte(keySeq))
+		if err != nil {
+			return err
+		}
+		first = last + 1
+		return save(tx.Of(kv.Provider), []byte(keySeq), last+n)
+	})
+	return first, err
+}

@@ -1,0 +1,140 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// ErrConfig says that the owner's settings make no sense.
+var ErrConfig = errors.New("configuration")
+
+// Config is what the owner wants. All of it can change while the agent runs, but for Network and Unit.
+type Config struct {
+	Network string
+	Unit    money.Unit
+	Region  string
+	// Accounts are whom the owner serves. Until the sandbox is hard enough for strangers there is no "any".
+	Accounts []identity.AccountID
+	Lots     []Lot
+	Notice   time.Duration // before a reclaim by `leases stop`; `pause` gives none
+	Reclaim  time.Duration // of rent that comes off the charge when the owner takes a device back
+	DueDays  uint32
+	Methods  []string     // how the owner may be paid
+	UseTerms string       // what renters must agree to; its hash is in the offer
+	Credit   CreditConfig // zero fields: the defaults of spec/ledger.md
+	LogBytes int64        // of one job's output that is kept; the oldest is dropped beyond
+	Addrs    []string     // multiaddresses to put into the offer; empty: those that the network listens on
+}
+
+// CreditConfig is the owner's credit limits; a nil field is the default, computed from the dearest lot.
+type CreditConfig struct {
+	Stranger       *money.Micro
+	StrangersTotal *money.Micro
+	KnownPercent   *uint32
+	KnownCap       *money.Micro
+}
+
+// Lot is one device on offer with its price.
+type Lot struct {
+	Device    wire.Hash // of its UUID
+	Price     money.Rate
+	Prepare   money.Rate // while preparing beyond the free minutes
+	MinTerm   time.Duration
+	MaxTerm   time.Duration
+	Cores     []int // of the host that a job on the device may run on
+	MemoryMiB uint64
+	DiskMiB   uint64
+	Pids      int64
+}
+
+// Validate says which setting makes no sense.
+func (c Config) Validate() error {
+	if err := c.Unit.Validate(); err != nil {
+		return fmt.Errorf("%w: unit: %w", ErrConfig, err)
+	}
+	switch {
+	case len(c.Lots) > market.MaxLots:
+		return fmt.Errorf("%w: %d devices on offer, at most %d fit an offer", ErrConfig, len(c.Lots), market.MaxLots)
+	case c.LogBytes < 64<<10:
+		return fmt.Errorf("%w: log bytes %d: want 64 KiB or more", ErrConfig, c.LogBytes)
+	case len(c.Methods) == 0:
+		return fmt.Errorf("%w: settlement: name at least one method, such as manual", ErrConfig)
+	case c.Notice < 0 || c.Notice > time.Hour || c.Reclaim < 0 || c.Reclaim > time.Hour:
+		return fmt.Errorf("%w: notice %v and reclaim credit %v: want 0 to 1 h", ErrConfig, c.Notice, c.Reclaim)
+	}
+	seen := map[int]bool{}
+	for i, l := range c.Lots {
+		switch {
+		case l.Device.IsZero():
+			return fmt.Errorf("%w: device %d has no id", ErrConfig, i+1)
+		case l.MinTerm < time.Second || l.MaxTerm < l.MinTerm:
+			return fmt.Errorf("%w: device %d: terms from %v to %v: want at least 1 s, and the longest not below the shortest", ErrConfig, i+1,
+				l.MinTerm, l.MaxTerm)
+		case len(l.Cores) == 0 || l.MemoryMiB < 16 || l.DiskMiB < 16 || l.Pids < 8:
+			return fmt.Errorf("%w: device %d: a job needs a core, 16 MiB of memory and disk, and 8 processes", ErrConfig, i+1)
+		}
+		for _, core := range l.Cores {
+			if seen[core] {
+				return fmt.Errorf("%w: core %d is in two devices", ErrConfig, core)
+			}
+			seen[core] = true
+		}
+	}
+	return nil
+}
+
+// Serves reports whether the owner named the account.
+func (c Config) Serves(a identity.AccountID) bool { return slices.Contains(c.Accounts, a) }
+
+// Use names the owner's use terms.
+func (c Config) Use() wire.Hash { return wire.Sum("gpufair/use-terms/1", []byte(c.UseTerms)) }
+
+// Limits are the credit limits that the owner set, or the defaults for the dearest lot.
+func (c Config) Limits() (ledger.Limits, error) {
+	var dearest money.Rate
+	for _, l := range c.Lots {
+		dearest = max(dearest, l.Price)
+	}
+	limits, err := ledger.DefaultLimits(dearest, 1)
+	if err != nil {
+		return limits, fmt.Errorf("%w: price %v: %w", ErrConfig, dearest, err)
+	}
+	set(&limits.Stranger, c.Credit.Stranger)
+	set(&limits.StrangersTotal, c.Credit.StrangersTotal)
+	set(&limits.KnownPercent, c.Credit.KnownPercent)
+	set(&limits.KnownCap, c.Credit.KnownCap)
+	return limits, nil
+}
+
+func set[T any](to *T, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// lot finds the settings of a device.
+func (c Config) lot(device wire.Hash) (Lot, bool) {
+	for _, l := range c.Lots {
+		if l.Device == device {
+			return l, true
+		}
+	}
+	return Lot{}, false
+}
+
+// terms are the offer's terms.
+func (c Config) terms(sandbox string) market.Terms {
+	return market.Terms{
+		Sandbox: sandbox, Egress: "none", Notice: uint32(c.Notice / time.Second), Reclaim: uint32(c.Reclaim / time.Second),
+		Settlement: c.Methods, DueDays: c.DueDays, Use: c.Use(), OS: "linux", Arch: runtime.GOARCH,
+	}
+}

@@ -1,0 +1,92 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/voucher"
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/reason"
+)
+
+// channel is the renter's account with this owner.
+func (a *Agent) channel(accept market.Accept) ledger.Channel {
+	return ledger.Channel{Renter: accept.Account, Provider: a.dev.Account(), Unit: accept.Unit, Epoch: a.epochNumber}
+}
+
+// openTx opens a sale's lane: voucher and hold.
+func (a *Agent) openTx(tx *books.Tx, accept market.Accept, hold money.Micro, opening, delegation []byte) error {
+	_, err := tx.OpenLane(books.Opening{
+		Channel: a.channel(accept), Lane: ledger.Lane(accept.ID()), Rate: accept.Rate, Devices: accept.Quantity, Hold: hold,
+	}, opening, delegation)
+	return creditReason(err)
+}
+
+// creditReason makes a refusal of the books one that the renter can act on.
+func creditReason(err error) error {
+	var c *ledger.CreditError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &c) && errors.Is(c.Cause, ledger.ErrStrangersTotal):
+		return reason.Errorf(reason.StrangersTotal, "%v of %v left, %v asked", c.Room, c.Limit, c.Asked)
+	case errors.As(err, &c):
+		return reason.Errorf(reason.CreditLimit, "%v of %v left, %v asked", c.Room, c.Limit, c.Asked)
+	case errors.Is(err, books.ErrReadOnly):
+		return reason.Errorf(reason.LedgerReadOnly, "the owner must recover the ledger first")
+	}
+	return err
+}
+
+// meteredTx tells the books what was metered, in the transaction that stores the meter.
+func (k *keeper) meteredTx(charge money.Micro) func(*books.Tx) error {
+	return func(tx *books.Tx) error { return tx.Meter(ledger.Lane(k.id), charge) }
+}
+
+// closeTx ends the lane with its final charge.
+func (k *keeper) closeTx(charge money.Micro) func(*books.Tx) error {
+	return func(tx *books.Tx) error {
+		_, err := tx.CloseLane(ledger.Lane(k.id), charge)
+		return err
+	}
+}
+
+// room is how much more the lease may meter before its renter's credit ends, and what to tell the renter then.
+func (k *keeper) room(ctx context.Context) (money.Micro, reason.Reason, error) {
+	var room money.Micro
+	var cause error
+	err := k.a.books.View(ctx, func(r *books.Reader) (err error) {
+		room, cause, err = r.LaneRoom(ledger.Lane(k.id))
+		return err
+	})
+	why := reason.New(reason.CreditOver, "%v", cause)
+	return room, why, err
+}
+
+// acceptVoucher takes a voucher and gives the lane's amount and the receipt. A refusal is a [reason.Error].
+func (k *keeper) acceptVoucher(ctx context.Context, raw []byte) (money.Micro, []byte, error) {
+	var got books.Accepted
+	err := k.a.books.Update(ctx, func(tx *books.Tx) (err error) {
+		got, err = tx.AcceptVoucher(raw, k.evidenceHash)
+		return err
+	})
+	if err == nil {
+		return got.Lane.Amount, got.Receipt, nil
+	}
+	if err = creditReason(err); isReason(err) {
+		return 0, nil, err
+	}
+	if errors.Is(err, voucher.ErrOrder) || errors.Is(err, voucher.ErrEquivocation) || errors.Is(err, voucher.ErrSigner) {
+		return 0, nil, reason.Errorf(reason.LaneMismatch, "%v", err)
+	}
+	return 0, nil, fmt.Errorf("lease %s: %w", k.id.Short(), err)
+}
+
+func isReason(err error) bool {
+	_, ok := reason.Of(err)
+	return ok
+}

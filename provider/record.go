@@ -1,0 +1,125 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/reason"
+	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+	"github.com/gpufair/gpufair/provider/capacity"
+)
+
+// record is a lease as the store keeps it. It is written with the ledger's entries in one transaction, so a lease and its money never
+// disagree. Times are Unix milliseconds by the local clock, for people and for windows that outlive a restart.
+type record struct {
+	Version   uint16             `cbor:"1,keyasint"`
+	Accept    []byte             `cbor:"2,keyasint"` // sealed
+	Lease     []byte             `cbor:"3,keyasint"` // sealed
+	End       []byte             `cbor:"4,keyasint,omitempty"`
+	Peer      identity.PeerID    `cbor:"5,keyasint"`
+	Renter    identity.AccountID `cbor:"6,keyasint"`
+	State     work.State         `cbor:"7,keyasint"`
+	Reason    reason.Reason      `cbor:"8,keyasint"`
+	Needs     work.Needs         `cbor:"9,keyasint"`
+	Spec      *work.Spec         `cbor:"10,keyasint,omitempty"`
+	Agreed    int64              `cbor:"11,keyasint"`
+	Ready     int64              `cbor:"12,keyasint,omitempty"`
+	Started   int64              `cbor:"13,keyasint,omitempty"`
+	Paused    int64              `cbor:"14,keyasint,omitempty"` // start of the pause
+	Ended     int64              `cbor:"15,keyasint,omitempty"`
+	Meter     []byte             `cbor:"16,keyasint,omitempty"`
+	Beat      uint64             `cbor:"17,keyasint"` // no beat up to here will be sent again
+	Charge    money.Micro        `cbor:"18,keyasint"`
+	Billable  uint64             `cbor:"19,keyasint"`
+	Exit      *market.Exit       `cbor:"20,keyasint,omitempty"`
+	Outputs   wire.Hash          `cbor:"21,keyasint"`
+	Wiped     bool               `cbor:"22,keyasint"`
+	Released  []byte             `cbor:"23,keyasint,omitempty"` // sealed market.Release
+	Model     string             `cbor:"24,keyasint"`
+	Rate      money.Rate         `cbor:"25,keyasint"`
+	Unit      money.Unit         `cbor:"26,keyasint"`
+	Devices   []wire.Hash        `cbor:"27,keyasint"`
+	Term      uint32             `cbor:"28,keyasint"` // seconds
+	Folders   Folders            `cbor:"29,keyasint"`
+	LogBytes  uint64             `cbor:"30,keyasint"`
+	Vouchered money.Micro        `cbor:"31,keyasint"` // by the newest accepted voucher
+	Credited  bool               `cbor:"32,keyasint"` // the reclaim credit was taken off
+	Fetched   bool               `cbor:"33,keyasint"` // the renter has the results
+	LotID     uint8              `cbor:"34,keyasint"`
+	Stopping  int64              `cbor:"35,keyasint,omitempty"` // since when the job is being stopped
+	Tidy      bool               `cbor:"36,keyasint"`           // the container is gone and the devices are given back
+}
+
+const recordVersion = 1
+
+// Keys in the provider's part of the store.
+const (
+	keyLease    = "lease/"    // + id: record
+	keySlot     = "slot/"     // + device: capacity.Slot
+	keyPassport = "passport/" // + device: sealed passport
+	keyOffer    = "offer/"    // + hash: sealed offer that a lease refers to
+	keyPause    = "pause"     // pauseRecord
+	keySeq      = "seq"       // last serial number of an offer
+)
+
+func leaseKey(id market.LeaseID) []byte      { return append([]byte(keyLease), id[:]...) }
+func deviceKey(p string, h wire.Hash) []byte { return append([]byte(p), h[:]...) }
+
+// save writes v under key.
+func save(tx kv.Tx, key []byte, v any) error {
+	b, err := wire.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := tx.Set(key, b); err != nil {
+		return fmt.Errorf("store %q: %w", key[:min(len(key), 12)], err)
+	}
+	return nil
+}
+
+// load reads what save wrote; false if there is nothing.
+func load[T any](tx kv.Reader, key []byte) (v T, ok bool, err error) {
+	b, err := tx.Get(key)
+	if errors.Is(err, kv.ErrNotFound) {
+		return v, false, nil
+	}
+	if err != nil {
+		return v, false, err
+	}
+	if err := wire.UnmarshalStrict(b, &v); err != nil {
+		return v, false, fmt.Errorf("stored %q: %w", key[:min(len(key), 12)], err)
+	}
+	return v, true, nil
+}
+
+// all reads every value under prefix.
+func all[T any](tx kv.Reader, prefix string) ([]T, error) {
+	var out []T
+	for pair, err := range tx.Iterate([]byte(prefix), nil) {
+		if err != nil {
+			return nil, err
+		}
+		var v T
+		if err := wire.UnmarshalStrict(pair.Value, &v); err != nil {
+			return nil, fmt.Errorf("stored %s: %w", prefix, err)
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// freeSlots writes the devices of an ended lease as free, generations kept.
+func freeSlots(tx kv.Tx, slots []capacity.Slot) error {
+	for _, s := range slots {
+		s.Lease = nil
+		if err := save(tx, deviceKey(keySlot, s.Device), s); err != nil {
+			return err
+		}
+	}
+	return nil
+}

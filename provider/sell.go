@@ -1,0 +1,124 @@
+package provider
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/negotiate"
+	"github.com/gpufair/gpufair/market/reason"
+	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/wire"
+	"github.com/gpufair/gpufair/provider/capacity"
+)
+
+// Sold gives the lease of an earlier sale, for [negotiate.Sales].
+func (a *Agent) Sold(ctx context.Context, id market.LeaseID) (leaseRaw []byte, err error) {
+	err = a.books.View(ctx, func(r *books.Reader) error {
+		rec, _, err := load[record](r.Of(kv.Provider), leaseKey(id))
+		leaseRaw = rec.Lease
+		return err
+	})
+	return leaseRaw, err
+}
+
+// Sell sells in one durable transaction: slots, hold, lane, lease (spec: market, Buy now). For [negotiate.Sales].
+func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
+	a.selling.Lock()
+	defer a.selling.Unlock()
+	if raw, err := a.Sold(ctx, s.ID); err != nil || raw != nil {
+		return raw, err // the same Accept came twice at once
+	}
+	if err := a.maySell(s); err != nil {
+		return nil, err
+	}
+	var devices []wire.Hash
+	for _, slot := range s.Lot.Slots {
+		devices = append(devices, slot.Device)
+	}
+	claim, err := a.capacity.Request(s.ID, devices, int(s.Accept.Quantity))
+	if err != nil {
+		return nil, a.whyTaken(devices, err)
+	}
+	rec, err := a.commitSale(ctx, s, claim.Secure())
+	if err != nil {
+		claim.Withdraw()
+		return nil, err
+	}
+	claim.Commit()
+	k, err := a.newKeeper(rec)
+	if err != nil {
+		return nil, err
+	}
+	a.log.Info("lease sold", "lease", s.ID.Short(), "renter", s.Accept.Account.Short(), "lot", s.Lot.ID, "rate", s.Accept.Rate)
+	a.keep(k)
+	a.changed()
+	return rec.Lease, nil
+}
+
+// maySell judges what only the owner's settings know.
+func (a *Agent) maySell(s negotiate.Sale) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case !a.conf.Serves(s.Accept.Account):
+		return reason.Errorf(reason.NotServed, "account %s", s.Accept.Account.Short())
+	case a.pause.active(time.Now()):
+		return reason.Errorf(reason.OwnerPaused, "")
+	case a.sandbox.Name == "":
+		return reason.Errorf(reason.RuntimeDown, "")
+	case s.Accept.Use != a.conf.Use():
+		return reason.Errorf(reason.TermsChanged, "")
+	}
+	return nil
+}
+
+// whyTaken says more than "taken" where the owner's side keeps the devices back.
+func (a *Agent) whyTaken(devices []wire.Hash, err error) error {
+	for _, d := range devices {
+		if state, ok := a.capacity.Look(d); ok && state.Lease == nil && state.Blocked == measuringNow {
+			return reason.Errorf(reason.Measuring, "a device is being measured")
+		}
+	}
+	return err
+}
+
+func (a *Agent) commitSale(ctx context.Context, s negotiate.Sale, slots []capacity.Slot) (record, error) {
+	now := time.Now().UnixMilli()
+	rec := record{
+		Version: recordVersion, Accept: s.AcceptRaw, Peer: s.Peer, Renter: s.Accept.Account, State: work.Agreed, Needs: s.Needs,
+		Agreed: now, Model: s.Lot.Model, Rate: s.Accept.Rate, Unit: s.Accept.Unit, Term: s.Accept.Term, LotID: s.Lot.ID,
+	}
+	var generations []market.SlotGeneration
+	for _, slot := range slots {
+		rec.Devices = append(rec.Devices, slot.Device)
+		generations = append(generations, market.SlotGeneration{Device: slot.Device, Generation: slot.Generation})
+	}
+	err := a.books.Update(ctx, func(tx *books.Tx) error {
+		room, _, err := tx.Room(s.Accept.Account, s.Accept.Unit)
+		if err != nil {
+			return err
+		}
+		lease, err := negotiate.Lease(a.dev, s, generations, min(room, money.Max))
+		if err != nil {
+			return err
+		}
+		if rec.Lease, err = a.dev.Seal(market.DomainLease, lease); err != nil {
+			return err
+		}
+		if err := a.openTx(tx, s.Accept, lease.Hold, s.VoucherRaw, s.DelegationRaw); err != nil {
+			return err
+		}
+		own := tx.Of(kv.Provider)
+		for _, slot := range slots {
+			if err := save(own, deviceKey(keySlot, slot.Device), slot); err != nil {
+				return err
+			}
+		}
+		return save(own, leaseKey(s.ID), rec)
+	})
+	return rec, err
+}

@@ -1,0 +1,299 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpufair/gpufair/benchmark"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/reason"
+	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/provider/control/api"
+)
+
+// Status is what the owner sees at a glance. What the local API adds of the program and its peers is not filled in.
+func (a *Agent) Status(ctx context.Context) (api.Status, error) {
+	leases, err := a.Leases(ctx, false)
+	if err != nil {
+		return api.Status{}, err
+	}
+	s := api.Status{
+		State: api.Serving, Account: a.dev.Account().String(), Peer: a.dev.Peer().String(), Addrs: a.net.Addrs(),
+		Peers: len(a.net.Peers()), Devices: a.Devices(), Leases: leases, Warnings: []string{},
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s.Network = a.conf.Network
+	now := time.Now()
+	switch {
+	case a.pause.active(now):
+		s.State = api.Paused
+		if a.pause.Until != 0 {
+			until := time.UnixMilli(a.pause.Until)
+			s.PausedUntil = &until
+		}
+	case len(a.measuring) > 0 && len(a.passports) == 0:
+		s.State = api.Starting
+	case a.why != "":
+		s.State = api.Stuck
+		s.Warnings = append(s.Warnings, "nothing is offered: "+a.why)
+	}
+	if skew := a.board.Skew(); skew.Wrong() {
+		s.Warnings = append(s.Warnings, skew.String())
+	}
+	return s, nil
+}
+
+// Devices lists the machine's devices as they stand.
+func (a *Agent) Devices() []api.Device {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := []api.Device{}
+	for _, d := range a.found {
+		v := api.Device{
+			ID: d.UUID, Kind: string(d.Kind), Model: d.Model, Cores: d.Cores.String(), MemoryMiB: d.MemoryMiB, Figures: []api.Figure{},
+			State: api.DeviceUnoffered, Detail: d.Problem,
+		}
+		lot, offered := a.conf.lot(d.Hash)
+		p, measured := a.passports[d.Hash]
+		if measured {
+			at := time.UnixMilli(p.Finished)
+			v.MeasuredAt, v.Figures = &at, figures(p.Figures())
+		}
+		if offered {
+			v.Price, v.Unit, v.MemoryMiB = lot.Price.String(), string(a.conf.Unit), lot.MemoryMiB
+		}
+		state, known := a.capacity.Look(d.Hash)
+		switch {
+		case d.Problem != "":
+		case a.measuring[d.Hash] != "":
+			v.State, v.Detail = api.DeviceMeasuring, a.measuring[d.Hash]
+		case !offered:
+			v.Detail = "not configured"
+		case !measured:
+			v.Detail = "not measured yet"
+		case known && state.Lease != nil:
+			v.State, v.Detail = api.DeviceLeased, state.Lease.Short()
+		case known && state.Blocked != "":
+			v.Detail = state.Blocked
+		default:
+			v.State = api.DeviceFree
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+func figures(list []benchmark.Figure) []api.Figure {
+	out := make([]api.Figure, 0, len(list))
+	for _, f := range list {
+		if info, ok := benchmark.Info(f.ID); ok {
+			text := info.Format(f.Value)
+			if f.Kernel != benchmark.KernelUnknown {
+				text += " (" + f.Kernel.String() + ")"
+			}
+			out = append(out, api.Figure{Name: info.Name, Value: float64(f.Value) / float64(info.Scale), Unit: info.Unit, Text: text})
+		}
+	}
+	return out
+}
+
+// Offers shows what is advertised now, or why nothing is.
+func (a *Agent) Offers() api.Offers {
+	a.mu.Lock()
+	o := api.Offers{NotServed: a.why, Accounts: []string{}, Lots: []api.Lot{}}
+	for _, acc := range a.conf.Accounts {
+		o.Accounts = append(o.Accounts, acc.String())
+	}
+	a.mu.Unlock()
+	cur, ok := a.publisher.Current()
+	if !ok {
+		return o
+	}
+	o.Hash, o.Seq, o.IssuedAt, o.Bytes = cur.Hash.String(), cur.Seq, cur.Issued(), len(cur.Raw)
+	for _, l := range cur.Lots {
+		o.Lots = append(o.Lots, api.Lot{
+			ID: int(l.ID), Kind: string(l.Kind), Model: l.Model, Devices: len(l.Slots), Free: l.Free(), Price: l.Price.String(),
+			Unit: string(cur.Unit), MinTerm: int(l.MinTerm), MaxTerm: int(l.MaxTerm), Figures: figures(l.Figures), Passport: l.Passport.String(),
+		})
+	}
+	return o
+}
+
+// Leases lists the leases that have not ended, or all, newest first.
+func (a *Agent) Leases(ctx context.Context, everything bool) ([]api.Lease, error) {
+	var records []record
+	err := a.books.View(ctx, func(r *books.Reader) (err error) {
+		records, err = all[record](r.Of(kv.Provider), keyLease)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("stored leases: %w", err)
+	}
+	out := []api.Lease{}
+	for _, rec := range records {
+		if rec.State == work.Ended && !everything {
+			continue
+		}
+		v, err := a.viewOf(ctx, rec)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	slices.SortFunc(out, func(x, y api.Lease) int { return y.Agreed.Compare(x.Agreed) })
+	return out, nil
+}
+
+// ErrAmbiguous says that the start of an id fits more than one.
+var ErrAmbiguous = errors.New("fits more than one")
+
+// FindLease finds a lease by its id or an unambiguous start of it.
+func (a *Agent) FindLease(ctx context.Context, id string) (api.Lease, error) {
+	leases, err := a.Leases(ctx, true)
+	if err != nil {
+		return api.Lease{}, err
+	}
+	var found []api.Lease
+	for _, l := range leases {
+		if strings.HasPrefix(l.ID, strings.ToLower(id)) && id != "" {
+			found = append(found, l)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return api.Lease{}, fmt.Errorf("lease %q: %w", id, ErrNotFound)
+	case 1:
+		return found[0], nil
+	}
+	return api.Lease{}, fmt.Errorf("lease %q: %w: give more of it", id, ErrAmbiguous)
+}
+
+// viewOf is a lease for people; a live one as its keeper sees it now.
+func (a *Agent) viewOf(ctx context.Context, rec record) (api.Lease, error) {
+	accept, err := market.OpenAccept(rec.Accept)
+	if err != nil {
+		return api.Lease{}, fmt.Errorf("stored lease: %w", err)
+	}
+	id := accept.ID()
+	a.mu.Lock()
+	k := a.keepers[id]
+	a.mu.Unlock()
+	charge, billable, usage := rec.Charge, rec.Billable, Usage{}
+	if k != nil {
+		err := k.do(ctx, func() error {
+			rec, usage = k.rec, k.usage
+			status := k.status()
+			charge, billable = status.Charge, status.Billable
+			return nil
+		})
+		if err != nil && !errors.Is(err, errGone) {
+			return api.Lease{}, err
+		}
+	}
+	v := api.Lease{
+		ID: id.String(), State: rec.State.String(), Reason: string(rec.Reason.Code), Detail: rec.Reason.Detail, Renter: rec.Renter.String(),
+		Peer: rec.Peer.String(), Rate: rec.Rate.String(), Unit: string(rec.Unit), Agreed: time.UnixMilli(rec.Agreed),
+		Seconds: float64(billable) / 1000, Charge: charge.String(), Vouchered: rec.Vouchered.String(), MemoryMiB: usage.MemoryBytes >> 20,
+		Wiped: rec.Wiped, Started: at(rec.Started), EndedAt: at(rec.Ended), Devices: []string{},
+	}
+	for _, d := range rec.Devices {
+		v.Devices = append(v.Devices, d.Short())
+	}
+	if rec.Spec != nil {
+		v.Image, v.Command = rec.Spec.Name, rec.Spec.Command
+	}
+	if rec.Exit != nil {
+		v.Exit = &api.Exit{Code: int(rec.Exit.Code), Signal: rec.Exit.Signal, OOM: rec.Exit.OOM}
+	}
+	if ms := billable; ms > 0 && rec.State == work.Running {
+		v.CPU = usage.CPU.Seconds() / (float64(ms) / 1000)
+	}
+	return v, nil
+}
+
+func at(ms int64) *time.Time {
+	if ms == 0 {
+		return nil
+	}
+	t := time.UnixMilli(ms)
+	return &t
+}
+
+// Pause stops renting out, for d or (0) until Resume: no new leases, and every device is free within 2 s.
+func (a *Agent) Pause(ctx context.Context, d time.Duration) error {
+	p := pauseRecord{On: true}
+	if d > 0 {
+		p.Until = time.Now().Add(d).UnixMilli()
+	}
+	if err := a.setPause(ctx, p); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	keepers := make([]*keeper, 0, len(a.keepers))
+	for _, k := range a.keepers {
+		keepers = append(keepers, k)
+	}
+	a.mu.Unlock()
+	var errs []error
+	for _, k := range keepers {
+		err := k.reclaim(ctx, 0)
+		if !errors.Is(err, errGone) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Resume rents out again.
+func (a *Agent) Resume(ctx context.Context) error { return a.setPause(ctx, pauseRecord{}) }
+
+func (a *Agent) setPause(ctx context.Context, p pauseRecord) error {
+	err := a.books.Update(ctx, func(tx *books.Tx) error { return save(tx.Of(kv.Provider), []byte(keyPause), p) })
+	if err != nil {
+		return fmt.Errorf("store pause: %w", err)
+	}
+	a.mu.Lock()
+	a.pause = p
+	a.mu.Unlock()
+	a.changed()
+	return nil
+}
+
+// StopLease takes a lease's devices back after the notice that the owner's terms give.
+func (a *Agent) StopLease(ctx context.Context, id string) error {
+	v, err := a.FindLease(ctx, id)
+	if err != nil {
+		return err
+	}
+	var lease market.LeaseID
+	if err := lease.UnmarshalText([]byte(v.ID)); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	k := a.keepers[lease]
+	notice := a.conf.Notice
+	a.mu.Unlock()
+	if k == nil {
+		return reason.Errorf(reason.NotPreparing, "lease %s has ended", lease.Short())
+	}
+	return k.reclaim(ctx, notice)
+}
+
+// reclaim ends a lease for its owner: the job hears SIGTERM now and SIGKILL after the notice and a second.
+func (k *keeper) reclaim(ctx context.Context, notice time.Duration) error {
+	return k.do(ctx, func() error {
+		k.stop(k.a.ctx, reason.New(reason.OwnerReclaimed, ""), notice+ownerWait)
+		return nil
+	})
+}
+
+// Accounts are whom the owner serves.
+func (a *Agent) Accounts() []identity.AccountID { return a.config().Accounts }
