@@ -1,0 +1,208 @@
+// Package local is the ledger's part of both daemons' local APIs: balances, statements, verification, export, credit and settlements.
+// It shows what ledger/books knows and passes on what its owner decides; it computes nothing and knows no socket.
+package local
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/export"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/settle"
+	"github.com/gpufair/gpufair/ledger/statement"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/local/serve"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// maxEntries of one answer; the rest is asked with from.
+const maxEntries = 10_000
+
+// Desk is what the operations work on.
+type Desk struct {
+	Books  *books.Books
+	Settle *settle.Service
+	Unit   money.Unit  // the default unit
+	Role   ledger.Role // this account's usual side of a channel
+	Epoch  uint32
+	// Peer finds the device on which an account was last dealt with.
+	Peer func(ctx context.Context, account identity.AccountID) (identity.PeerID, error)
+	// Lanes finds the lanes whose ids start so.
+	Lanes func(ctx context.Context, start string) ([]ledger.Lane, error)
+}
+
+// Register puts the ledger's operations on an API.
+func Register(a huma.API, d Desk) {
+	serve.Get(a, "/ledger", "Balances by counterparty", func(ctx context.Context) (out statement.Ledger, err error) {
+		err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowLedger(); return err })
+		return out, fail(err)
+	})
+	serve.Post(a, "/ledger/verify", "Check every signature, sum and root", func(ctx context.Context, _ struct{}) (statement.Verdict, error) {
+		v, err := d.Books.Verify(ctx)
+		return v, fail(err)
+	})
+	d.entries(a)
+	d.credit(a)
+	d.settlements(a)
+}
+
+func (d Desk) entries(a huma.API) {
+	type list struct {
+		Entries []statement.Entry `json:"entries"`
+	}
+	huma.Register(a, serve.Op(http.MethodGet, "/ledger/entries", "Entries in order"), func(ctx context.Context, in *struct {
+		From  uint64 `query:"from" doc:"index of the first"`
+		Limit int    `query:"limit" default:"1000" minimum:"1" maximum:"10000"`
+	},
+	) (*serve.Body[list], error) {
+		out := list{Entries: []statement.Entry{}}
+		err := d.Books.View(ctx, func(r *books.Reader) (err error) {
+			out.Entries, err = r.ShowEntries(in.From, min(in.Limit, maxEntries))
+			return err
+		})
+		return &serve.Body[list]{Body: out}, fail(err)
+	})
+	huma.Register(a, serve.Op(http.MethodGet, "/ledger/leases/{id}", "What a lease cost, and the proof of it"),
+		func(ctx context.Context, in *struct {
+			ID string `path:"id" doc:"id of a lease, or an unambiguous start of it"`
+		},
+		) (*serve.Body[statement.Statement], error) {
+			lane, err := d.lane(ctx, in.ID)
+			if err != nil {
+				return nil, err
+			}
+			var out statement.Statement
+			err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowLane(lane); return err })
+			return &serve.Body[statement.Statement]{Body: out}, fail(err)
+		})
+	huma.Register(a, serve.Op(http.MethodGet, "/ledger/export", "All postings as a file"), func(ctx context.Context, in *struct {
+		Format string `query:"format" enum:"csv" default:"csv"`
+	},
+	) (*huma.StreamResponse, error) {
+		return &huma.StreamResponse{Body: func(hc huma.Context) {
+			hc.SetHeader("Content-Type", "text/csv; charset=utf-8; header=present")
+			if err := d.exportCSV(hc); err != nil {
+				panic(http.ErrAbortHandler) // the answer has begun: a cut connection is the only way to say that it is not whole
+			}
+		}}, nil
+	})
+}
+
+func (d Desk) exportCSV(hc huma.Context) error {
+	w := bufio.NewWriter(hc.BodyWriter())
+	err := d.Books.View(hc.Context(), func(r *books.Reader) error {
+		var entries iter.Seq2[ledger.Entry, error] = func(yield func(ledger.Entry, error) bool) {
+			err := r.Entries(0, func(_ uint64, e ledger.Entry) (bool, error) { return yield(e, nil), nil })
+			if err != nil {
+				yield(ledger.Entry{}, err)
+			}
+		}
+		return export.CSV(w, export.Rows(entries))
+	})
+	return errors.Join(err, w.Flush())
+}
+
+func (d Desk) lane(ctx context.Context, start string) (ledger.Lane, error) {
+	lanes, err := d.Lanes(ctx, strings.ToLower(start))
+	switch {
+	case err != nil:
+		return ledger.Lane{}, fail(err)
+	case len(lanes) == 0:
+		return ledger.Lane{}, serve.Fail(http.StatusNotFound, fmt.Errorf("lease %q: not in this ledger", start), "`ledger` lists the counterparties")
+	case len(lanes) > 1:
+		return ledger.Lane{}, serve.Fail(http.StatusConflict, fmt.Errorf("lease %q: fits %d leases", start, len(lanes)), "give more of its id")
+	}
+	return lanes[0], nil
+}
+
+func (d Desk) credit(a huma.API) {
+	serve.Get(a, "/credit", "Credit limits and what is used of them", func(ctx context.Context) (out statement.Credit, err error) {
+		err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowCredit(d.Unit); return err })
+		return out, fail(err)
+	})
+	huma.Register(a, serve.Op(http.MethodPut, "/credit/{account}", "Set one account's limit by hand"), func(ctx context.Context, in *struct {
+		Account string `path:"account"`
+		Body    statement.SetCredit
+	},
+	) (*serve.Body[statement.Credit], error) {
+		account, err := identity.ParseAccount(in.Account)
+		if err != nil {
+			return nil, serve.Fail(http.StatusUnprocessableEntity, err, "")
+		}
+		var limit *money.Micro
+		if in.Body.Limit != "" {
+			m, err := money.Parse(in.Body.Limit)
+			if err != nil {
+				return nil, serve.Fail(http.StatusUnprocessableEntity, err, "")
+			}
+			limit = &m
+		}
+		var out statement.Credit
+		err = d.Books.Update(ctx, func(tx *books.Tx) (err error) {
+			if err := tx.SetLimit(account, d.Unit, limit); err != nil {
+				return err
+			}
+			out, err = tx.ShowCredit(d.Unit)
+			return err
+		})
+		return &serve.Body[statement.Credit]{Body: out}, fail(err)
+	})
+}
+
+func (d Desk) settlements(a huma.API) {
+	serve.Get(a, "/settlements", "Payments made outside", func(ctx context.Context) (out statement.Settlements, err error) {
+		err = d.Books.View(ctx, func(r *books.Reader) (err error) { out.Settlements, err = r.ShowSettlements(); return err })
+		return out, fail(err)
+	})
+	serve.Post(a, "/settle", "Record a payment made outside, for both to sign", d.settle)
+	type one struct {
+		ID string `path:"id" doc:"id of the settlement, in full"`
+	}
+	decide := func(path, summary string, f func(context.Context, wire.Hash) error) {
+		huma.Register(a, serve.Op(http.MethodPost, path, summary), func(ctx context.Context, in *one) (*serve.Body[statement.Settlement], error) {
+			id, err := wire.ParseHash(in.ID)
+			if err != nil {
+				return nil, serve.Fail(http.StatusUnprocessableEntity, err, "`settle --list` shows the ids")
+			}
+			if err := f(ctx, id); err != nil {
+				return nil, fail(err)
+			}
+			out, err := d.show(ctx, id)
+			return &serve.Body[statement.Settlement]{Body: out}, err
+		})
+	}
+	decide("/settlements/{id}/accept", "Sign the other side's proposal", func(ctx context.Context, id wire.Hash) error {
+		return errors.Join(d.Settle.Accept(ctx, id), d.bring(ctx, id))
+	})
+	decide("/settlements/{id}/refuse", "Refuse the other side's proposal", func(ctx context.Context, id wire.Hash) error {
+		return errors.Join(d.Settle.Refuse(ctx, id, "refused by its owner"), d.bring(ctx, id))
+	})
+	decide("/settlements/{id}/send", "Ask the other side again", d.bring)
+}
+
+// fail makes an error one for the person who asked.
+func fail(err error) error {
+	var paid *ledger.CreditError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, books.ErrNoSettlement), errors.Is(err, books.ErrNoLane):
+		return serve.Fail(http.StatusNotFound, err, "")
+	case errors.Is(err, books.ErrPaid):
+		return serve.Fail(http.StatusConflict, err, "give this payment its own reference")
+	case errors.Is(err, books.ErrReadOnly):
+		return serve.Fail(http.StatusConflict, err, "run `ledger verify`: it says which entry is wrong")
+	case errors.As(err, &paid), errors.Is(err, books.ErrConflict), errors.Is(err, books.ErrDiffer):
+		return serve.Fail(http.StatusConflict, err, "")
+	}
+	return serve.Fail(http.StatusInternalServerError, err, "the daemon's log says more")
+}

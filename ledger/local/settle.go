@@ -1,0 +1,131 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/statement"
+	"github.com/gpufair/gpufair/ledger/voucher"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/local/serve"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// settle proposes a settlement and, if the other side is there, gets its signature.
+func (d Desk) settle(ctx context.Context, in statement.SettleRequest) (statement.Settlement, error) {
+	p, peer, err := d.payment(ctx, in)
+	if err != nil {
+		return statement.Settlement{}, err
+	}
+	id, _, err := d.Settle.Settle(ctx, peer, p)
+	if err != nil && (id.IsZero() || !away(err)) {
+		return statement.Settlement{}, fail(err)
+	}
+	return d.show(ctx, id) // proposed: the other side signs when it is back
+}
+
+// away says that the other side could not be asked, which costs nothing but time.
+func away(err error) bool {
+	return errors.Is(err, p2p.ErrUnreachable) || errors.Is(err, p2p.ErrUnsupported) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// payment reads a request: whom, in which channel, how much.
+func (d Desk) payment(ctx context.Context, in statement.SettleRequest) (books.Payment, identity.PeerID, error) {
+	bad := func(err error) (books.Payment, identity.PeerID, error) {
+		return books.Payment{}, identity.PeerID{}, serve.Fail(http.StatusUnprocessableEntity, err, "")
+	}
+	account, err := identity.ParseAccount(in.Account)
+	if err != nil {
+		return bad(err)
+	}
+	unit := d.Unit
+	if in.Unit != "" {
+		unit = money.Unit(in.Unit)
+	}
+	c := ledger.Channel{Renter: d.Books.Self(), Provider: account, Unit: unit, Epoch: d.Epoch}
+	if d.Role == ledger.AsProvider {
+		c.Renter, c.Provider = account, d.Books.Self()
+	}
+	if err := c.Validate(); err != nil {
+		return bad(err)
+	}
+	amount, err := d.amount(ctx, in.Amount, c)
+	if err != nil {
+		return bad(err)
+	}
+	method := in.Method
+	if method == "" {
+		method = "manual"
+	}
+	peer, err := d.Peer(ctx, account)
+	if err != nil {
+		return bad(err)
+	}
+	return books.Payment{Channel: c, Amount: amount, Method: method, Reference: in.Reference}, peer, nil
+}
+
+// amount reads how much, or takes all that is owed on the channel.
+func (d Desk) amount(ctx context.Context, text string, c ledger.Channel) (money.Micro, error) {
+	if text != "" {
+		m, err := money.Parse(text)
+		if err == nil && m == 0 {
+			err = errors.New("an amount of 0 settles nothing")
+		}
+		return m, err
+	}
+	var owed int64
+	err := d.Books.View(ctx, func(r *books.Reader) error {
+		a, err := r.Account(d.Role, c.Unit, c.Peer(d.Books.Self()))
+		owed = a.Owed
+		return err
+	})
+	if err == nil && owed <= 0 {
+		err = fmt.Errorf("nothing is owed in %s: give an amount to prepay", c.Unit)
+	}
+	return ledger.Positive(owed), err
+}
+
+// bring sends a settlement to the other side.
+func (d Desk) bring(ctx context.Context, id wire.Hash) error {
+	var account identity.AccountID
+	err := d.Books.View(ctx, func(r *books.Reader) error {
+		s, err := r.Settlement(id)
+		if err != nil {
+			return err
+		}
+		proposal, err := voucher.OpenSettlement(s.Proposal)
+		account = proposal.Channel.Peer(d.Books.Self())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	peer, err := d.Peer(ctx, account)
+	if err != nil {
+		return err
+	}
+	if _, err = d.Settle.Send(ctx, peer, id); away(err) {
+		return nil // it stays as it is until the other side is back
+	}
+	return err
+}
+
+// show is a settlement as it stands.
+func (d Desk) show(ctx context.Context, id wire.Hash) (out statement.Settlement, err error) {
+	err = d.Books.View(ctx, func(r *books.Reader) error {
+		s, err := r.Settlement(id)
+		if err != nil {
+			return err
+		}
+		proposal, err := voucher.OpenSettlement(s.Proposal)
+		out = books.ShowSettlement(d.Books.Self(), proposal, s)
+		return err
+	})
+	return out, fail(err)
+}
