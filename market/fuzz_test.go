@@ -10,10 +10,8 @@ import (
 	"github.com/gpufair/gpufair/p2p/wire"
 )
 
-type bigInt struct{}
-
-// hold is rate x devices x seconds / 3600 in big integers: the independent check of Hold.
-func (*bigInt) hold(rate, devices, seconds uint64) uint64 {
+// wantHold is rate x devices x seconds / 3600 in big integers: the independent check of Hold.
+func wantHold(rate, devices, seconds uint64) uint64 {
 	v := new(big.Int).SetUint64(rate)
 	v.Mul(v, new(big.Int).SetUint64(devices))
 	v.Mul(v, new(big.Int).SetUint64(seconds))

@@ -159,7 +159,7 @@ func TestHoldIsNeverOverTheRate(t *testing.T) {
 		if err != nil {
 			t.Fatalf("a legal lease has no hold: %v", err)
 		}
-		want := new(bigInt).hold(uint64(rate), uint64(n), uint64(term))
+		want := wantHold(uint64(rate), uint64(n), uint64(term))
 		if uint64(hold) != want {
 			t.Fatalf("hold %d, want %d", hold, want)
 		}
