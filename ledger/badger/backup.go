@@ -107,22 +107,22 @@ func ReadBackup(ctx context.Context, r io.Reader, fn func(kv.Pair) error) (Summa
 	sum := Summary{Pairs: binary.BigEndian.Uint64(rest), Bytes: binary.BigEndian.Uint64(rest[8:]), SHA256: [32]byte(rest[16:])}
 	hash := sha256.New()
 	body := io.TeeReader(in, hash)
-	left := sum.Bytes
+	var size uint64
 	for n := range sum.Pairs {
 		if err := ctx.Err(); err != nil {
 			return Summary{}, fmt.Errorf("read backup: %w", err)
 		}
-		p, size, err := readPair(body, left)
+		p, err := readPair(body)
 		if err != nil {
 			return Summary{}, fmt.Errorf("read backup: pair %d of %d: %w", n+1, sum.Pairs, err)
 		}
-		left -= size
+		size += uint64(pairHead + len(p.Key) + len(p.Value))
 		if err := fn(p); err != nil {
 			return Summary{}, fmt.Errorf("read backup: pair %d of %d: %w", n+1, sum.Pairs, err)
 		}
 	}
-	if _, err := in.ReadByte(); left != 0 || !errors.Is(err, io.EOF) {
-		return Summary{}, fmt.Errorf("read backup: %w: there is more than its %d pairs", ErrBackup, sum.Pairs)
+	if _, err := in.ReadByte(); size != sum.Bytes || !errors.Is(err, io.EOF) {
+		return Summary{}, fmt.Errorf("read backup: %w: its %d pairs are not all that it holds", ErrBackup, sum.Pairs)
 	}
 	if [32]byte(hash.Sum(nil)) != sum.SHA256 {
 		return Summary{}, fmt.Errorf("read backup: %w: its bytes were changed (SHA-256 differs); take another copy", ErrBackup)
@@ -130,21 +130,20 @@ func ReadBackup(ctx context.Context, r io.Reader, fn func(kv.Pair) error) (Summa
 	return sum, nil
 }
 
-func readPair(r io.Reader, left uint64) (kv.Pair, uint64, error) {
+func readPair(r io.Reader) (kv.Pair, error) {
 	var head [pairHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return kv.Pair{}, 0, fmt.Errorf("%w: it is cut short", ErrBackup)
+		return kv.Pair{}, fmt.Errorf("%w: it is cut short", ErrBackup)
 	}
 	k, v := binary.BigEndian.Uint32(head[:]), binary.BigEndian.Uint32(head[4:])
-	size := pairHead + uint64(k) + uint64(v)
-	if k == 0 || k > kv.MaxKey || v > kv.MaxValue || size > left {
-		return kv.Pair{}, 0, fmt.Errorf("%w: a key of %d bytes with a value of %d", ErrBackup, k, v)
+	if k == 0 || k > kv.MaxKey || v > kv.MaxValue {
+		return kv.Pair{}, fmt.Errorf("%w: a key of %d bytes with a value of %d", ErrBackup, k, v)
 	}
-	b := make([]byte, uint64(k)+uint64(v))
+	b := make([]byte, k+v)
 	if _, err := io.ReadFull(r, b); err != nil {
-		return kv.Pair{}, 0, fmt.Errorf("%w: it is cut short", ErrBackup)
+		return kv.Pair{}, fmt.Errorf("%w: it is cut short", ErrBackup)
 	}
-	return kv.Pair{Key: b[:k:k], Value: b[k:]}, size, nil
+	return kv.Pair{Key: b[:k:k], Value: b[k:]}, nil
 }
 
 // Restore makes the store of c from a backup. The backup is checked whole before anything is made; the store is filled beside its place

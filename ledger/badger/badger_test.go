@@ -3,6 +3,8 @@ package badger
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/kv/kvtest"
@@ -228,30 +231,30 @@ func TestRunEndsWithContext(t *testing.T) {
 
 // TestCloseWaits: a view under way keeps its store until it ends.
 func TestCloseWaits(t *testing.T) {
-	d := open(t, conf(t))
-	must(t, d.Apply(t.Context(), []kv.Write{set("a", "1")}))
-	in, out, closed := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	viewed := make(chan error, 1)
-	go func() {
-		viewed <- d.View(context.Background(), func(r kv.Reader) error {
-			close(in)
-			<-out
-			_, err := r.Get([]byte("a"))
-			return err
-		})
-	}()
-	<-in
-	go func() { closed <- d.Close() }()
-	for d.Writable(t.Context()) == nil { // until Close has begun
-	}
-	select {
-	case <-closed:
-		t.Error("Close did not wait for the view")
-	default:
-	}
-	close(out)
-	must(t, <-viewed)
-	must(t, <-closed)
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, conf(t))
+		must(t, d.Apply(t.Context(), []kv.Write{set("a", "1")}))
+		end, viewed, closed := make(chan struct{}), make(chan error, 1), make(chan error, 1)
+		go func() {
+			viewed <- d.View(t.Context(), func(r kv.Reader) error {
+				<-end
+				_, err := r.Get([]byte("a"))
+				return err
+			})
+		}()
+		synctest.Wait() // until the view waits
+		go func() { closed <- d.Close() }()
+		synctest.Wait() // until Close waits too
+		select {
+		case <-closed:
+			t.Error("Close did not wait for the view")
+		default:
+		}
+		want(t, "call after Close began", d.Writable(t.Context()), kv.ErrClosed)
+		close(end)
+		must(t, <-viewed)
+		must(t, <-closed)
+	})
 }
 
 func TestLogGoesToSlog(t *testing.T) {
@@ -297,6 +300,13 @@ func TestBackupAndRestore(t *testing.T) {
 	want(t, "restore over a store", err, os.ErrExist)
 
 	c := conf(t)
+	must(t, os.Mkdir(c.Dir, 0o700))
+	_, err = Restore(t.Context(), c, bytes.NewReader(file))
+	want(t, "restore over an empty directory", err, os.ErrExist)
+	if !strings.Contains(err.Error(), "move it away first") {
+		t.Errorf("the error does not say what to do: %v", err)
+	}
+	must(t, os.Remove(c.Dir))
 	got, err := Restore(t.Context(), c, bytes.NewReader(file))
 	must(t, err)
 	if got != sum {
@@ -331,6 +341,17 @@ func TestBackupDamage(t *testing.T) {
 		check(fmt.Sprintf("cut at %d", at), file[:at])
 	}
 	check("longer", append(bytes.Clone(file), 0))
+	check("value over the limit", single(1, kv.MaxValue+1))
+	check("key over the limit", single(kv.MaxKey+1, 1))
+	check("empty key", single(0, 1))
+}
+
+// single is a backup of one pair of the given lengths, right in all else.
+func single(key, value int) []byte {
+	body := binary.BigEndian.AppendUint32(nil, uint32(key))
+	body = binary.BigEndian.AppendUint32(body, uint32(value))
+	body = append(body, make([]byte, key+value)...)
+	return append(Summary{Pairs: 1, Bytes: uint64(len(body)), SHA256: sha256.Sum256(body)}.header(), body...)
 }
 
 func TestBackupToFaultyWriter(t *testing.T) {

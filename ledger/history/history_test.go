@@ -252,7 +252,8 @@ func TestOutside(t *testing.T) {
 	_, err2 := history.ProveConsistency(g, 4, 3)
 	_, err3 := history.Append(g, history.MaxSize, nil)
 	_, err4 := history.Root(g, history.MaxSize+1)
-	for i, err := range []error{err1, err2, err3, err4} {
+	_, err5 := history.Append(g, 1<<63-1, nil)
+	for i, err := range []error{err1, err2, err3, err4, err5} {
 		if !errors.Is(err, history.ErrSize) {
 			t.Errorf("case %d: got error %v, want ErrSize", i+1, err)
 		}
