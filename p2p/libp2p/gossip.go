@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"strings"
 	"time"
@@ -28,7 +27,7 @@ const (
 )
 
 // newGossip starts gossipsub with the numbers of spec p2p, 5.3.
-func newGossip(ctx context.Context, h host.Host, c Config, log *slog.Logger) (*pubsub.PubSub, error) {
+func newGossip(ctx context.Context, h host.Host, c Config) (*pubsub.PubSub, error) {
 	p := pubsub.DefaultGossipSubParams()
 	p.D, p.Dlo, p.Dhi, p.Dscore, p.Dout, p.Dlazy = 4, 3, 6, 3, 1, 4
 	score, thresholds := peerScore()
@@ -48,7 +47,6 @@ func newGossip(ctx context.Context, h host.Host, c Config, log *slog.Logger) (*p
 		pubsub.WithValidateQueueSize(gossipQueue),
 		pubsub.WithSeenMessagesTTL(seenTTL),
 		pubsub.WithFloodPublish(true), // a mesh is empty for its first second (spec: p2p, 3.12)
-		pubsub.WithLogger(log),
 	)
 }
 
@@ -87,6 +85,7 @@ func peerScore() (*pubsub.PeerScoreParams, *pubsub.PeerScoreThresholds) {
 func topicScore() *pubsub.TopicScoreParams {
 	return &pubsub.TopicScoreParams{
 		SkipAtomicValidation: true, TopicWeight: 1,
+		TimeInMeshQuantum:              time.Second, // of no weight, but pubsub v0.19 divides by it
 		InvalidMessageDeliveriesWeight: -10, InvalidMessageDeliveriesDecay: pubsub.ScoreParameterDecay(10 * time.Minute),
 	}
 }

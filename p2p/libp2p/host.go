@@ -3,17 +3,20 @@ package libp2p
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"syscall"
 	"time"
 
 	golibp2p "github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/config"
 	"github.com/libp2p/go-libp2p/core/connmgr"
 	"github.com/libp2p/go-libp2p/core/control"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/gologshim"
 	rcmgr "github.com/libp2p/go-libp2p/p2p/host/resource-manager"
 	basicconnmgr "github.com/libp2p/go-libp2p/p2p/net/connmgr"
 	"github.com/libp2p/go-libp2p/p2p/security/noise"
@@ -22,9 +25,14 @@ import (
 	"github.com/libp2p/go-libp2p/x/rate"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpufair/gpufair/p2p/identity"
 )
+
+// LogTo sends libp2p's own log records to h, for the whole process. Only main calls it, before [New]; without it they go to standard
+// error, errors only.
+func LogTo(h slog.Handler) { gologshim.SetDefaultHandler(h) }
 
 // networkVersion is what a host calls its network in identify: peers of another one are let go.
 func networkVersion(name string) string { return "gpufair/" + name }
@@ -38,10 +46,6 @@ func newHost(dev *identity.Device, c Config) (host.Host, error) {
 	conns, err := basicconnmgr.NewConnManager(c.LowConns, c.HighConns, basicconnmgr.WithGracePeriod(20*time.Second))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connection manager: %w", err), limits.Close())
-	}
-	metrics := golibp2p.DisableMetrics()
-	if c.Metrics != nil {
-		metrics = golibp2p.PrometheusRegisterer(c.Metrics)
 	}
 	h, err := golibp2p.New(
 		golibp2p.Identity(dev.HostKey()),
@@ -59,7 +63,7 @@ func newHost(dev *identity.Device, c Config) (host.Host, error) {
 		golibp2p.UserAgent(c.Agent),
 		golibp2p.ProtocolVersion(networkVersion(c.Network)),
 		golibp2p.WithDialTimeout(10*time.Second),
-		metrics,
+		metrics(c.Metrics),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("libp2p host: %w", err)
@@ -69,7 +73,20 @@ func newHost(dev *identity.Device, c Config) (host.Host, error) {
 			return nil, errors.Join(fmt.Errorf("listen on %s: %w", l, err), h.Close())
 		}
 	}
+	if len(h.Network().ListenAddresses()) == 0 {
+		return nil, errors.Join(fmt.Errorf("listen: %v: this machine has no such address; set others under listen", c.Listen), h.Close())
+	}
 	return h, nil
+}
+
+// metrics sends libp2p's metrics to reg, or nowhere. libp2p's own DisableMetrics still puts some into the default registry.
+func metrics(reg prometheus.Registerer) golibp2p.Option {
+	return func(c *config.Config) error {
+		if c.DisableMetrics, c.PrometheusRegisterer = reg == nil, reg; reg == nil {
+			c.PrometheusRegisterer = prometheus.NewRegistry()
+		}
+		return nil
+	}
 }
 
 // freePortTries is how often port 0 is tried: a port free on TCP may be taken on UDP, or be taken between our look and libp2p's.
@@ -77,24 +94,16 @@ const freePortTries = 20
 
 func listen(h host.Host, ap netip.AddrPort) error {
 	if ap.Port() != 0 {
-		err := listenBoth(h, ap)
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, syscall.EADDRINUSE):
-			return fmt.Errorf("port %d is taken by another program: stop it, or set another port under listen: %w", ap.Port(), err)
-		case errors.Is(err, syscall.EACCES):
-			return fmt.Errorf("port %d needs privileges: set one over 1023 under listen: %w", ap.Port(), err)
-		case ap.Addr() == netip.IPv6Unspecified() && (errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL)):
-			return nil // a machine without IPv6 listens on IPv4 alone
+		if _, err := probe(ap); err != nil {
+			return listenAdvice(ap, err)
 		}
-		return err
+		return listenBoth(h, ap)
 	}
 	var err error
 	for range freePortTries {
 		var port uint16
-		if port, err = freePort(ap.Addr()); err != nil {
-			return err
+		if port, err = probe(ap); err != nil {
+			continue
 		}
 		if err = listenBoth(h, netip.AddrPortFrom(ap.Addr(), port)); err == nil {
 			return nil
@@ -103,13 +112,35 @@ func listen(h host.Host, ap netip.AddrPort) error {
 	return fmt.Errorf("no port is free on both TCP and UDP: %w", err)
 }
 
-func freePort(ip netip.Addr) (uint16, error) {
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0)))
+// listenAdvice says what to do about a port that can not be opened; nil means that nothing need be done.
+func listenAdvice(ap netip.AddrPort, err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("port %d is taken by another program: stop it, or set another port under listen: %w", ap.Port(), err)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("port %d needs privileges: set one over 1023 under listen: %w", ap.Port(), err)
+	case ap.Addr() == netip.IPv6Unspecified() && (errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL)):
+		return nil // a machine without IPv6 listens on IPv4 alone
+	}
+	return err
+}
+
+// probe opens and closes ap on TCP and on UDP, since libp2p gives a listener's error as text only. For port 0 it takes a free one.
+func probe(ap netip.AddrPort) (port uint16, err error) {
+	tcpNet, udpNet := "tcp4", "udp4"
+	if ap.Addr().Is6() {
+		tcpNet, udpNet = "tcp6", "udp6"
+	}
+	l, err := net.ListenTCP(tcpNet, net.TCPAddrFromAddrPort(ap))
 	if err != nil {
 		return 0, err
 	}
-	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
-	return port, l.Close()
+	port = l.Addr().(*net.TCPAddr).AddrPort().Port()
+	c, err := net.ListenUDP(udpNet, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ap.Addr(), port)))
+	if err != nil {
+		return 0, errors.Join(err, l.Close())
+	}
+	return port, errors.Join(l.Close(), c.Close())
 }
 
 // listenBoth opens TCP and QUIC on one port, or neither.
@@ -172,7 +203,6 @@ func newLimits(c Config) (network.ResourceManager, error) {
 	if c.Metrics == nil {
 		opts = append(opts, rcmgr.WithMetricsDisabled())
 	} else {
-		rcmgr.MustRegisterWith(c.Metrics)
 		stats, err := rcmgr.NewStatsTraceReporter()
 		if err != nil {
 			return nil, err

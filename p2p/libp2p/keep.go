@@ -88,7 +88,8 @@ func (k *keeper) lost(id identity.PeerID) {
 		return
 	}
 	p.dialing = true
-	k.dials.Go(func() { k.dial(k.ctx, id, p) })
+	ctx := k.ctx
+	k.dials.Go(func() { k.dial(ctx, id, p) })
 }
 
 // dial tries a lost peer with growing pauses until it is connected, given up, or ctx ends.
@@ -143,6 +144,9 @@ func (k *keeper) run(ctx context.Context) {
 		}
 		k.save(context.WithoutCancel(ctx))
 	}
+	k.mu.Lock()
+	k.ctx = nil // no dial starts from here on
+	k.mu.Unlock()
 	k.dials.Wait()
 }
 
@@ -274,6 +278,10 @@ func (n *Network) identified(id peer.ID) {
 		}
 	}
 	n.keeper.good(known, addrs)
+	select {
+	case n.met <- struct{}{}:
+	default:
+	}
 }
 
 const (
@@ -309,6 +317,7 @@ func (n *Network) pingLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-n.met: // measure the new peer at once
 		}
 	}
 }

@@ -38,6 +38,7 @@ type Network struct {
 	gossip   *pubsub.PubSub
 	keeper   *keeper
 	watchers p2p.Watchers
+	met      chan struct{} // capacity 1: a peer was identified
 
 	ctx     context.Context // ends with the network; handlers and gossip live in it
 	cancel  context.CancelFunc
@@ -71,11 +72,11 @@ func New(dev *identity.Device, c Config, persist p2p.Persist, log *slog.Logger) 
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // the network's life; Run and Close end it
 	n := &Network{
-		config: c, self: dev.Peer(), persist: persist, log: log, host: h, ctx: ctx, cancel: cancel,
+		config: c, self: dev.Peer(), persist: persist, log: log, host: h, ctx: ctx, cancel: cancel, met: make(chan struct{}, 1),
 		conns: map[network.Conn]*connCtx{}, protected: map[identity.PeerID]map[string]struct{}{}, topics: map[string]struct{}{},
 	}
 	n.keeper = newKeeper(n)
-	if n.gossip, err = newGossip(ctx, h, c, log); err != nil {
+	if n.gossip, err = newGossip(ctx, h, c); err != nil {
 		cancel()
 		return nil, errors.Join(fmt.Errorf("gossip: %w", err), h.Close())
 	}
@@ -114,7 +115,9 @@ const closePatience = 10 * time.Second
 // Close ends the network at once: connections, handlers, listeners. Run calls it.
 func (n *Network) Close() error {
 	n.closing.Do(func() {
-		n.cancel()
+		n.mu.Lock()
+		n.cancel() // no handler starts from here on
+		n.mu.Unlock()
 		n.closed = n.host.Close()
 		done := make(chan struct{})
 		go func() {
@@ -166,27 +169,35 @@ func (n *Network) Handle(proto p2p.Protocol, limits p2p.Limits, h p2p.Handler) {
 			return
 		}
 		defer release()
-		n.serving.Add(1)
+		ctx, ok := n.begin(s.Conn())
+		if !ok {
+			s.ResetWithError(network.StreamShutdown)
+			return
+		}
 		defer n.serving.Done()
-		service.Serve(n.contextOf(s.Conn()), newStream(s, peerID, proto, service.Limits.Idle), n.log)
+		service.Serve(ctx, newStream(s, peerID, proto, service.Limits.Idle), n.log)
 	})
 }
 
-// contextOf gives the context that ends with conn.
-func (n *Network) contextOf(conn network.Conn) context.Context {
+// begin counts a handler in, unless the network is closed, and gives the context that ends with conn.
+func (n *Network) begin(conn network.Conn) (context.Context, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.ctx.Err() != nil {
+		return nil, false
+	}
+	n.serving.Add(1)
 	c := n.conns[conn]
 	if c == nil {
 		c = &connCtx{}
 		c.ctx, c.cancel = context.WithCancel(n.ctx)
 		if conn.IsClosed() { // its end was told already
 			c.cancel()
-			return c.ctx
+			return c.ctx, true
 		}
 		n.conns[conn] = c
 	}
-	return c.ctx
+	return c.ctx, true
 }
 
 func (n *Network) connected(_ network.Network, conn network.Conn) {
@@ -303,9 +314,13 @@ func (n *Network) Connect(ctx context.Context, to p2p.PeerAddr) error {
 	if err := n.host.Connect(ctx, info); err != nil {
 		return fmt.Errorf("connect to %s: %w", to.Peer.Short(), openError(ctx, err))
 	}
-	if other, foreign := n.foreign(info.ID); foreign {
+	other, foreign := n.foreign(info.ID)
+	switch {
+	case foreign:
 		n.host.Network().ClosePeer(info.ID)
 		return fmt.Errorf("connect to %s: %w: it is on network %q, this machine on %q", to.Peer.Short(), p2p.ErrUnreachable, other, n.config.Network)
+	case !n.isConnected(to.Peer):
+		return fmt.Errorf("connect to %s: %w: it hung up; it may be on another network than %q", to.Peer.Short(), p2p.ErrUnreachable, n.config.Network)
 	}
 	return nil
 }
