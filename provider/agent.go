@@ -139,12 +139,12 @@ func New(ctx context.Context, d Deps, c Config) (*Agent, error) {
 func (a *Agent) readStore(ctx context.Context) error {
 	return a.books.View(ctx, func(r *books.Reader) error {
 		tx := r.Of(kv.Provider)
-		slots, err := all[capacity.Slot](tx, keySlot)
+		slots, err := kv.All[capacity.Slot](tx, keySlot)
 		if err != nil {
 			return err
 		}
 		a.capacity = capacity.New(slots)
-		a.pause, _, err = load[pauseRecord](tx, []byte(keyPause))
+		a.pause, _, err = kv.Load[pauseRecord](tx, []byte(keyPause))
 		if err != nil {
 			return err
 		}
@@ -307,7 +307,7 @@ func (a *Agent) finished(ctx context.Context, id market.LeaseID, from identity.P
 	var rec record
 	var ok bool
 	viewErr := a.books.View(ctx, func(r *books.Reader) (err error) {
-		rec, ok, err = load[record](r.Of(kv.Provider), leaseKey(id))
+		rec, ok, err = kv.Load[record](r.Of(kv.Provider), leaseKey(id))
 		return err
 	})
 	switch {
@@ -389,12 +389,12 @@ type seqStore struct{ a *Agent }
 // ReserveSeq gives the first of n serial numbers that were never used.
 func (s seqStore) ReserveSeq(ctx context.Context, n uint64) (first uint64, err error) {
 	err = s.a.books.Update(ctx, func(tx *books.Tx) error {
-		last, _, err := load[uint64](tx.Of(kv.Provider), []byte(keySeq))
+		last, _, err := kv.Load[uint64](tx.Of(kv.Provider), []byte(keySeq))
 		if err != nil {
 			return err
 		}
 		first = last + 1
-		return save(tx.Of(kv.Provider), []byte(keySeq), last+n)
+		return kv.Save(tx.Of(kv.Provider), []byte(keySeq), last+n)
 	})
 	return first, err
 }

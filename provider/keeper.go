@@ -123,7 +123,7 @@ func (k *keeper) update(ctx context.Context, change func(*record), f func(*books
 				return err
 			}
 		}
-		return save(tx.Of(kv.Provider), leaseKey(k.id), next)
+		return kv.Save(tx.Of(kv.Provider), leaseKey(k.id), next)
 	})
 	if err != nil {
 		return fmt.Errorf("lease %s: %w", k.id.Short(), err)

@@ -61,7 +61,7 @@ func (a *Agent) keep(k *keeper) {
 func (a *Agent) reconcile(ctx context.Context) error {
 	var records []record
 	err := a.books.View(ctx, func(r *books.Reader) (err error) {
-		records, err = all[record](r.Of(kv.Provider), keyLease)
+		records, err = kv.All[record](r.Of(kv.Provider), keyLease)
 		return err
 	})
 	if err != nil {

@@ -1,9 +1,6 @@
 package provider
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market"
@@ -70,54 +67,11 @@ const (
 func leaseKey(id market.LeaseID) []byte      { return append([]byte(keyLease), id[:]...) }
 func deviceKey(p string, h wire.Hash) []byte { return append([]byte(p), h[:]...) }
 
-// save writes v under key.
-func save(tx kv.Tx, key []byte, v any) error {
-	b, err := wire.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if err := tx.Set(key, b); err != nil {
-		return fmt.Errorf("store %q: %w", key[:min(len(key), 12)], err)
-	}
-	return nil
-}
-
-// load reads what save wrote; false if there is nothing.
-func load[T any](tx kv.Reader, key []byte) (v T, ok bool, err error) {
-	b, err := tx.Get(key)
-	if errors.Is(err, kv.ErrNotFound) {
-		return v, false, nil
-	}
-	if err != nil {
-		return v, false, err
-	}
-	if err := wire.UnmarshalStrict(b, &v); err != nil {
-		return v, false, fmt.Errorf("stored %q: %w", key[:min(len(key), 12)], err)
-	}
-	return v, true, nil
-}
-
-// all reads every value under prefix.
-func all[T any](tx kv.Reader, prefix string) ([]T, error) {
-	var out []T
-	for pair, err := range tx.Iterate([]byte(prefix), nil) {
-		if err != nil {
-			return nil, err
-		}
-		var v T
-		if err := wire.UnmarshalStrict(pair.Value, &v); err != nil {
-			return nil, fmt.Errorf("stored %s: %w", prefix, err)
-		}
-		out = append(out, v)
-	}
-	return out, nil
-}
-
 // freeSlots writes the devices of an ended lease as free, generations kept.
 func freeSlots(tx kv.Tx, slots []capacity.Slot) error {
 	for _, s := range slots {
 		s.Lease = nil
-		if err := save(tx, deviceKey(keySlot, s.Device), s); err != nil {
+		if err := kv.Save(tx, deviceKey(keySlot, s.Device), s); err != nil {
 			return err
 		}
 	}

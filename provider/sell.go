@@ -18,7 +18,7 @@ import (
 // Sold gives the lease of an earlier sale, for [negotiate.Sales].
 func (a *Agent) Sold(ctx context.Context, id market.LeaseID) (leaseRaw []byte, err error) {
 	err = a.books.View(ctx, func(r *books.Reader) error {
-		rec, _, err := load[record](r.Of(kv.Provider), leaseKey(id))
+		rec, _, err := kv.Load[record](r.Of(kv.Provider), leaseKey(id))
 		leaseRaw = rec.Lease
 		return err
 	})
@@ -114,11 +114,11 @@ func (a *Agent) commitSale(ctx context.Context, s negotiate.Sale, slots []capaci
 		}
 		own := tx.Of(kv.Provider)
 		for _, slot := range slots {
-			if err := save(own, deviceKey(keySlot, slot.Device), slot); err != nil {
+			if err := kv.Save(own, deviceKey(keySlot, slot.Device), slot); err != nil {
 				return err
 			}
 		}
-		return save(own, leaseKey(s.ID), rec)
+		return kv.Save(own, leaseKey(s.ID), rec)
 	})
 	return rec, err
 }

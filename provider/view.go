@@ -131,7 +131,7 @@ func (a *Agent) Offers() api.Offers {
 func (a *Agent) Leases(ctx context.Context, everything bool) ([]api.Lease, error) {
 	var records []record
 	err := a.books.View(ctx, func(r *books.Reader) (err error) {
-		records, err = all[record](r.Of(kv.Provider), keyLease)
+		records, err = kv.All[record](r.Of(kv.Provider), keyLease)
 		return err
 	})
 	if err != nil {
@@ -256,7 +256,7 @@ func (a *Agent) Pause(ctx context.Context, d time.Duration) error {
 func (a *Agent) Resume(ctx context.Context) error { return a.setPause(ctx, pauseRecord{}) }
 
 func (a *Agent) setPause(ctx context.Context, p pauseRecord) error {
-	err := a.books.Update(ctx, func(tx *books.Tx) error { return save(tx.Of(kv.Provider), []byte(keyPause), p) })
+	err := a.books.Update(ctx, func(tx *books.Tx) error { return kv.Save(tx.Of(kv.Provider), []byte(keyPause), p) })
 	if err != nil {
 		return fmt.Errorf("store pause: %w", err)
 	}
