@@ -216,6 +216,7 @@ func problem(r nvml.Return) *benchmark.Problem {
 		}
 	}
 	return &benchmark.Problem{
-		Code: "driver_error", Text: fmt.Sprintf("the NVIDIA driver answers with error %d", int(r)), Advice: "see what nvidia-smi and dmesg say, then reboot",
+		Code: "driver_error", Text: fmt.Sprintf("the NVIDIA driver answers with error %d", int(r)),
+		Advice: "see what nvidia-smi and dmesg say, then reboot",
 	}
 }

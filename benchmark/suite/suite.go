@@ -54,8 +54,8 @@ type Progress struct {
 	Total  int                `json:"total"`  // kernels of the run
 }
 
-// Run measures dev by profile p and calls on (may be nil) as it goes, in the same goroutine. An error names the figure it stopped at; ctx ends the run
-// between two intervals.
+// Run measures dev by profile p and calls on (may be nil) as it goes, in the same goroutine. An error names the figure it stopped at;
+// ctx ends the run between two intervals.
 func Run(ctx context.Context, dev Device, p benchmark.Profile, on func(Progress)) ([]benchmark.Measurement, error) {
 	if on == nil {
 		on = func(Progress) {}
