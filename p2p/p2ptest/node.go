@@ -94,6 +94,9 @@ func (n *Node) Connect(ctx context.Context, to p2p.PeerAddr) error {
 	addrs := n.book[to.Peer]
 	n.mu.Unlock()
 	id := pairOf(n.self, to.Peer)
+	if n.linkTo(to.Peer) != nil {
+		return nil
+	}
 	if err := sleep(ctx, 2*n.net.faultsOf(id).Latency); err != nil {
 		return fmt.Errorf("connect to %s: %w: %w", to.Peer.Short(), p2p.ErrUnreachable, err)
 	}
@@ -253,12 +256,16 @@ func (n *Node) reach(ctx context.Context, to identity.PeerID) (*link, error) {
 	if err := n.Connect(ctx, p2p.PeerAddr{Peer: to}); err != nil {
 		return nil, err
 	}
-	n.net.mu.Lock()
-	defer n.net.mu.Unlock()
-	if l := n.net.links[pairOf(n.self, to)]; l != nil {
+	if l := n.linkTo(to); l != nil {
 		return l, nil
 	}
 	return nil, fmt.Errorf("%w: the connection was lost", p2p.ErrUnreachable)
+}
+
+func (n *Node) linkTo(to identity.PeerID) *link {
+	n.net.mu.Lock()
+	defer n.net.mu.Unlock()
+	return n.net.links[pairOf(n.self, to)]
 }
 
 // Protect fulfils [p2p.Network]; nothing is ever trimmed here, see IsProtected.
