@@ -134,5 +134,6 @@ func (c *Client) why(err error) string {
 	case strings.Contains(err.Error(), "connection refused"):
 		return fmt.Sprintf("nothing listens at %s: containerd has stopped; start it (systemctl start containerd)", c.config.Address)
 	}
-	return err.Error()
+	return fmt.Sprintf("%v: containerd at %s has stopped or is starting; look at it (systemctl status containerd), start it (systemctl start containerd)",
+		err, c.config.Address)
 }

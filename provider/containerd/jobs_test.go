@@ -230,8 +230,6 @@ func forgedRecord(t *testing.T, rig providertest.Rig) {
 	for i, forge := range []func(path string) error{
 		func(p string) error { return os.Symlink("/etc/passwd", p) },
 		func(p string) error { return syscall.Mkfifo(p, 0o600) },
-		func(p string) error { return os.Mkdir(p, 0o700) },
-		func(p string) error { return os.WriteFile(p, []byte(`{"code":100000}`), 0o600) },
 		func(p string) error { return os.WriteFile(p, make([]byte, 1<<20), 0o600) },
 	} {
 		j := rig.Run(t, fmt.Sprintf("f04e%d", i), "job", "sleep")
