@@ -219,9 +219,19 @@ func skips(t *tree) (found []string) {
 	return found
 }
 
-// isTestVariable goes by the names that everybody gives testing.T, B, F and TB. rapid's own Skip of one draw is called on a *rapid.T,
-// by custom rt or t within a Check; only the custom name keeps it apart.
+// isTestVariable says that e is a parameter of type *testing.T, B or F, or testing.TB. Skip of a rapid.T only draws again.
 func isTestVariable(e ast.Expr) bool {
 	id, ok := e.(*ast.Ident)
-	return ok && slices.Contains([]string{"t", "b", "f", "tb"}, id.Name)
+	if !ok || id.Obj == nil {
+		return false
+	}
+	field, ok := id.Obj.Decl.(*ast.Field)
+	if !ok {
+		return false
+	}
+	typ := field.Type
+	if star, ok := typ.(*ast.StarExpr); ok {
+		typ = star.X
+	}
+	return strings.HasPrefix(typeText(typ), "testing.")
 }
