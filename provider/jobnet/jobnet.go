@@ -17,6 +17,9 @@ import (
 	"github.com/gpufair/gpufair/provider"
 )
 
+// ownNamespace is that of the current thread; /proc/self would be the main thread's.
+const ownNamespace = "/proc/thread-self/ns/net"
+
 // EgressNone is the only egress there is for now: none.
 const EgressNone = "none"
 
@@ -43,10 +46,7 @@ func (Network) Wire(ctx context.Context, req provider.WireRequest) error {
 		return fmt.Errorf("wire job %s: %w", req.ID, err)
 	}
 	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: a thread that was in a job's namespace ends with this goroutine
-		done <- isolate(ns)
-	}()
+	go func() { done <- inside(ns, isolate) }()
 	select {
 	case err = <-done:
 	case <-ctx.Done():
@@ -67,7 +67,7 @@ func notOurs(ns *os.File) error {
 	if err != nil {
 		return err
 	}
-	ours, err := os.Stat("/proc/self/ns/net")
+	ours, err := os.Stat(ownNamespace)
 	if err != nil {
 		return err
 	}
@@ -77,22 +77,41 @@ func notOurs(ns *os.File) error {
 	return nil
 }
 
-// isolate enters the namespace, turns loopback on and looks for a way out. It must run on a thread of its own.
-func isolate(ns *os.File) error {
+// inside runs f on a thread in the network namespace and brings the thread back. One that can't be brought back stays locked, so that it
+// ends with its goroutine and serves nobody else. (It may be the main thread, which never ends: hence the way back.)
+func inside(ns *os.File, f func() error) error {
+	runtime.LockOSThread()
+	ours, err := os.Open(ownNamespace)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer ours.Close()
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
 		return fmt.Errorf("enter the network namespace (it takes root): %w", err)
 	}
-	if err := loopbackUp(); err != nil {
+	err = f()
+	if back := unix.Setns(int(ours.Fd()), unix.CLONE_NEWNET); back != nil {
+		return errors.Join(err, fmt.Errorf("leave the network namespace: %w", back))
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+// isolate turns loopback on and looks for a way out, in the current thread's namespace.
+func isolate() error {
+	if err := up("lo"); err != nil {
 		return err
 	}
 	ifs, err := net.Interfaces()
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
-	up := false
+	loopback := false
 	for _, i := range ifs {
 		if i.Flags&net.FlagLoopback != 0 {
-			up = i.Flags&net.FlagUp != 0
+			loopback = i.Flags&net.FlagUp != 0
 			continue
 		}
 		addrs, err := i.Addrs()
@@ -103,28 +122,29 @@ func isolate(ns *os.File) error {
 			return fmt.Errorf("the job's namespace has interface %s, a way out that was not agreed: it must not run", i.Name)
 		}
 	}
-	if !up {
+	if !loopback {
 		return errors.New("the loopback interface is not up")
 	}
 	return nil
 }
 
-func loopbackUp() error {
+// up turns an interface of the current thread's namespace on.
+func up(name string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("turn on loopback: %w", err)
+		return fmt.Errorf("turn on %s: %w", name, err)
 	}
 	defer unix.Close(fd)
-	req, err := unix.NewIfreq("lo")
+	req, err := unix.NewIfreq(name)
+	if err == nil {
+		err = unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req)
+	}
+	if err == nil {
+		req.SetUint16(req.Uint16() | unix.IFF_UP)
+		err = unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req)
+	}
 	if err != nil {
-		return fmt.Errorf("turn on loopback: %w", err)
-	}
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req); err != nil {
-		return fmt.Errorf("turn on loopback: %w", err)
-	}
-	req.SetUint16(req.Uint16() | unix.IFF_UP)
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req); err != nil {
-		return fmt.Errorf("turn on loopback: %w", err)
+		return fmt.Errorf("turn on %s: %w", name, err)
 	}
 	return nil
 }
