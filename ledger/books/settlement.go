@@ -109,20 +109,46 @@ func (t *Tx) saveSettled(s voucher.Settlement, v Settled) error {
 	return errors.Join(errs...)
 }
 
-// unsettled lists what the lanes of a channel promise that no settlement has listed yet, at most voucher.MaxLanes of them, oldest first.
+// unsettled lists what both sides know the lanes of a channel to promise and no settlement has listed yet, at most voucher.MaxLanes of
+// them, oldest first.
 func (r *Reader) unsettled(c ledger.Channel) ([]voucher.LaneAmount, error) {
 	lanes, err := r.Lanes(c.Peer(r.b.self))
 	if err != nil {
 		return nil, err
 	}
-	lanes = slices.DeleteFunc(lanes, func(l Lane) bool { return l.Channel != c || l.Owed() <= l.Settled })
 	slices.SortFunc(lanes, func(a, b Lane) int { return cmp.Compare(a.Opened, b.Opened) })
 	var out []voucher.LaneAmount
-	for _, l := range lanes[:min(len(lanes), voucher.MaxLanes)] {
-		out = append(out, voucher.LaneAmount{Lane: l.Lane, Amount: l.Owed()})
+	for _, l := range lanes {
+		if l.Channel != c || len(out) == voucher.MaxLanes {
+			continue
+		}
+		amount, err := r.acknowledged(l)
+		if err != nil {
+			return nil, err
+		}
+		if amount > l.Settled {
+			out = append(out, voucher.LaneAmount{Lane: l.Lane, Amount: amount})
+		}
 	}
 	slices.SortFunc(out, func(a, b voucher.LaneAmount) int { return bytes.Compare(a.Lane[:], b.Lane[:]) })
 	return out, nil
+}
+
+// acknowledged is what both sides know a lane to promise: as provider all that came, as renter what has a receipt. A voucher that the
+// provider refused (at its credit limit, say) must not keep the renter from settling.
+func (r *Reader) acknowledged(l Lane) (money.Micro, error) {
+	if l.Missing() == 0 || l.Channel.RoleOf(r.b.self) == ledger.AsProvider {
+		return l.Owed(), nil
+	}
+	b, err := r.Voucher(l.Lane, l.Receipts)
+	if err != nil {
+		return 0, err
+	}
+	v, err := voucher.Open(b)
+	if err != nil {
+		return 0, fmt.Errorf("lane %s: %w: %w", l.Lane.Short(), ErrForged, err)
+	}
+	return min(v.Amount, l.Owed()), nil
 }
 
 // RecordProposal takes the other side's proposal of a settlement and keeps it as Waiting for this side's decision. The signer's

@@ -51,7 +51,8 @@ type audit struct {
 	owed     map[string]int64      // by account record key
 	lanes    map[ledger.Lane]int64 // usage less corrections
 	settled  map[string]money.Micro
-	signed   map[wire.Hash]settledBy // by entry id
+	listed   map[ledger.Lane]money.Micro // by settlements that both signed
+	signed   map[wire.Hash]settledBy     // by entry id
 	index    uint64
 	headNote headNote // as it was before the snapshot; Size 0 and no checkpoint if there is none
 }
@@ -81,7 +82,7 @@ func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 		v.Entries, v.Root, v.Result = h.Size, h.Root.String(), ResultOK
 		a := &audit{
 			r: r, balances: map[string]int64{}, owed: map[string]int64{}, lanes: map[ledger.Lane]int64{}, settled: map[string]money.Micro{},
-			signed: map[wire.Hash]settledBy{}, headNote: note,
+			listed: map[ledger.Lane]money.Micro{}, signed: map[wire.Hash]settledBy{}, headNote: note,
 		}
 		err = a.run(h)
 		v.Checked = a.checked
@@ -233,6 +234,9 @@ func (a *audit) settlement(name string, e ledger.Entry) error {
 	if err != nil {
 		return forged(name, err)
 	}
+	for _, la := range s.Lanes {
+		a.listed[la.Lane] = max(a.listed[la.Lane], la.Amount)
+	}
 	k := string(accountKey(role, s.Channel.Unit, e.Peer))
 	a.settled[k], err = money.Add(a.settled[k], s.Amount)
 	return err
@@ -306,6 +310,9 @@ func (a *audit) checkLanes() error {
 		if a.lanes[l.Lane] != owed {
 			return corrupt(name, "its vouchers promise %v, its entries book %s", l.Owed(), signed(a.lanes[l.Lane]))
 		}
+		if a.listed[l.Lane] != l.Settled {
+			return corrupt(name, "%v of it count as settled, the settlements list %v", l.Settled, a.listed[l.Lane])
+		}
 		delete(a.lanes, l.Lane)
 		return a.rate(name, l)
 	})
@@ -318,6 +325,8 @@ func (a *audit) vouchers(name string, l Lane) error {
 		return forged(name, err)
 	}
 	rules := voucher.Lane{Channel: l.Channel, Lane: l.Lane, Device: l.Device, Powers: powers, Proof: l.Proof}
+	var newest wire.Hash // the newest voucher's receipt
+	var receipts uint64
 	for p, err := range a.r.own.Iterate(key("v/", l.Lane[:], []byte("/")), nil) {
 		if err != nil {
 			return err
@@ -335,9 +344,16 @@ func (a *audit) vouchers(name string, l Lane) error {
 			return forged(what, err)
 		}
 		rules.Last = &v
-		if err := a.receipt(what, l, v); err != nil {
+		newest, err = a.receipt(what, l, v)
+		if err != nil {
 			return err
 		}
+		if !newest.IsZero() {
+			receipts = v.Seq
+		}
+	}
+	if receipts != l.Receipts || newest != l.Receipt {
+		return corrupt(name, "it is not at its newest receipt")
 	}
 	last := rules.Last
 	if last == nil || last.Hash != l.Voucher || last.Amount != l.Amount || last.Seq != l.Seq || last.Quantity != l.Quantity {
@@ -346,23 +362,24 @@ func (a *audit) vouchers(name string, l Lane) error {
 	return nil
 }
 
-func (a *audit) receipt(what string, l Lane, v voucher.Signed) error {
+// receipt checks the receipt of a voucher and gives its hash, zero if there is none.
+func (a *audit) receipt(what string, l Lane, v voucher.Signed) (wire.Hash, error) {
 	b, err := a.r.Receipt(v.Hash)
 	if err != nil || b == nil {
-		return err
+		return wire.Hash{}, err
 	}
 	got, err := voucher.OpenReceipt(b)
 	if err != nil {
-		return forged("receipt of "+what, err)
+		return wire.Hash{}, forged("receipt of "+what, err)
 	}
 	a.checked++
 	if got.Voucher != v.Hash {
-		return corrupt("receipt of "+what, "it is for another voucher")
+		return wire.Hash{}, corrupt("receipt of "+what, "it is for another voucher")
 	}
 	if err := a.r.checkReceipt(l, got); err != nil {
-		return forged("receipt of "+what, err)
+		return wire.Hash{}, forged("receipt of "+what, err)
 	}
-	return nil
+	return identity.Hash(b), nil
 }
 
 // rate computes the newest amount of a lane again: from the segments that were signed, if they are here.
@@ -395,7 +412,7 @@ func (a *audit) rate(name string, l Lane) error {
 
 // checkAccounts compares what each counterparty owes and has open with the sums over entries and lanes.
 func (a *audit) checkAccounts() error {
-	open, err := a.open()
+	open, count, err := a.open()
 	if err != nil {
 		return err
 	}
@@ -412,6 +429,9 @@ func (a *audit) checkAccounts() error {
 			return err
 		}
 		k := string(p.Key)
+		if have.Lanes != count[k] {
+			return corrupt("account "+peer.String(), "it counts %d lanes, there are %d", have.Lanes, count[k])
+		}
 		if have.Owed != a.owed[k] || have.Open != open[k] || have.Settled != a.settled[k] {
 			return corrupt("account "+peer.String(), "it owes %s, has %v open and settled %v; the entries and lanes say %s, %v and %v",
 				signed(have.Owed), have.Open, have.Settled, signed(a.owed[k]), open[k], a.settled[k])
@@ -431,34 +451,35 @@ func (a *audit) checkAccounts() error {
 	return nil
 }
 
-// open sums up what is open over lanes and holds, by account record key.
-func (a *audit) open() (map[string]money.Micro, error) {
-	open := map[string]money.Micro{}
-	add := func(c ledger.Channel, amount money.Micro) error {
+// open sums up what is open over lanes and holds, and counts the lanes, by account record key.
+func (a *audit) open() (open map[string]money.Micro, count map[string]uint64, err error) {
+	open, count = map[string]money.Micro{}, map[string]uint64{}
+	add := func(c ledger.Channel, amount money.Micro, lanes uint64) error {
 		role, err := a.r.role(c)
 		if err != nil {
 			return err
 		}
 		k := string(accountKey(role, c.Unit, c.Peer(a.r.b.self)))
+		count[k] += lanes
 		open[k], err = money.Add(open[k], amount)
 		return err
 	}
-	if err := a.r.EachLane(func(l Lane) error { return add(l.Channel, l.Open()) }); err != nil {
-		return nil, err
+	if err := a.r.EachLane(func(l Lane) error { return add(l.Channel, l.Open(), 1) }); err != nil {
+		return nil, nil, err
 	}
 	for p, err := range a.r.own.Iterate([]byte("hold/"), nil) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		var h Held
 		if err := wire.UnmarshalStrict(p.Value, &h); err != nil {
-			return nil, corrupt(fmt.Sprintf("hold %x", p.Key), "%v", err)
+			return nil, nil, corrupt(fmt.Sprintf("hold %x", p.Key), "%v", err)
 		}
-		if err := add(h.Channel, h.Left); err != nil {
-			return nil, err
+		if err := add(h.Channel, h.Left, 0); err != nil {
+			return nil, nil, err
 		}
 	}
-	return open, nil
+	return open, count, nil
 }
 
 // note compares the log with the head note on disk.

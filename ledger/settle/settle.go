@@ -76,6 +76,9 @@ type Config struct {
 	Decide func(self identity.AccountID, s voucher.Settlement) Decision
 }
 
+// ErrNotTaken says that the provider did not take a voucher: at its credit limit, say.
+var ErrNotTaken = errors.New("a voucher was not taken")
+
 // Careful accepts what takes a debt off this account, and leaves to a person whether money has come in.
 func Careful(self identity.AccountID, s voucher.Settlement) Decision {
 	if s.Channel.Renter == self {
@@ -116,7 +119,7 @@ func (s *Service) ask(ctx context.Context, peer identity.PeerID, a Ask) (Answer,
 }
 
 // Exchange brings the channel's newest vouchers to its provider and their receipts to its renter, whichever side calls. A voucher that
-// was not taken is an error, after all others were.
+// was not taken is [ErrNotTaken], after all others were.
 func (s *Service) Exchange(ctx context.Context, peer identity.PeerID, c ledger.Channel) error {
 	if c.RoleOf(s.c.Books.Self()) == ledger.AsRenter {
 		return s.give(ctx, peer, c)
@@ -134,6 +137,7 @@ func (s *Service) give(ctx context.Context, peer identity.PeerID, c ledger.Chann
 	if err != nil {
 		return err
 	}
+	var refused error
 	for len(newest) > 0 {
 		n := min(len(newest), maxVouchers)
 		got, err := s.ask(ctx, peer, Ask{Channel: c, Vouchers: newest[:n]})
@@ -144,11 +148,11 @@ func (s *Service) give(ctx context.Context, peer identity.PeerID, c ledger.Chann
 			return err
 		}
 		if got.Why != "" {
-			return fmt.Errorf("settle with %s: a voucher was not taken: %s", peer.Short(), got.Why)
+			refused = fmt.Errorf("settle with %s: %w: %s", peer.Short(), ErrNotTaken, got.Why)
 		}
 		newest = newest[n:]
 	}
-	return nil
+	return refused
 }
 
 func (s *Service) keepReceipts(ctx context.Context, got Answer) error {
@@ -178,7 +182,9 @@ func (s *Service) fetch(ctx context.Context, peer identity.PeerID, c ledger.Chan
 		}
 		if len(got.Vouchers) > 0 {
 			err = s.c.Books.Update(ctx, func(t *books.Tx) error {
-				_, refused = takeVouchers(t, c, got.Vouchers)
+				if _, err := takeVouchers(t, c, got.Vouchers); err != nil {
+					refused = fmt.Errorf("settle with %s: %w: %w", peer.Short(), ErrNotTaken, err)
+				}
 				return nil
 			})
 			if err != nil {
@@ -218,7 +224,8 @@ func takeVouchers(t *books.Tx, c ledger.Channel, vouchers [][]byte) (receipts []
 // settlement if peer signs it at once. Otherwise the state is Proposed, and peer's signature comes later; calling again with the same
 // payment and reference asks again.
 func (s *Service) Settle(ctx context.Context, peer identity.PeerID, p books.Payment) (wire.Hash, books.SettlementState, error) {
-	if err := s.Exchange(ctx, peer, p.Channel); err != nil {
+	// A voucher that is refused for want of credit must not keep anybody from settling: that gives the credit.
+	if err := s.Exchange(ctx, peer, p.Channel); err != nil && !errors.Is(err, ErrNotTaken) {
 		return wire.Hash{}, 0, err
 	}
 	var id wire.Hash
