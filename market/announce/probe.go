@@ -32,7 +32,7 @@ func (b *Board) Probe(ctx context.Context, device identity.PeerID) (book.Entry, 
 		return book.Entry{}, fmt.Errorf("probe device %s: %w", device.Short(), err)
 	}
 	if len(answer.Heartbeat) == 0 {
-		b.book.Remove(device)
+		b.book.Remove(device, time.Now())
 		return book.Entry{}, reason.Errorf(reason.OfferUnknown, "device %s offers nothing now", device.Short())
 	}
 	if err := b.takeProbe(device, answer); err != nil {
@@ -48,16 +48,6 @@ func (b *Board) Probe(ctx context.Context, device identity.PeerID) (book.Entry, 
 // takeProbe checks the answer and puts it into the book.
 func (b *Board) takeProbe(device identity.PeerID, answer ProbeAnswer) error {
 	now := time.Now()
-	if len(answer.Offer) > 0 {
-		o, err := market.OpenSealedOffer(answer.Offer, answer.Delegation)
-		if err != nil {
-			return err
-		}
-		if o.Device != device {
-			return fmt.Errorf("it answered with the offer of device %s: %w", o.Device.Short(), identity.ErrSigner)
-		}
-		b.book.Put(o, now)
-	}
 	h, err := market.OpenHeartbeat(answer.Heartbeat)
 	if err != nil {
 		return err
@@ -66,12 +56,23 @@ func (b *Board) takeProbe(device identity.PeerID, answer ProbeAnswer) error {
 		return fmt.Errorf("it answered with a heartbeat of device %s: %w", h.Device.Short(), identity.ErrSigner)
 	}
 	b.clocks.note(device, h.Issued(), now)
-	switch r := b.book.Heartbeat(h, answer.Heartbeat, now); r {
-	case book.Updated, book.Stale: // stale: gossip was faster
-		return nil
-	default:
+	r := book.Unknown
+	if len(answer.Offer) == 0 {
+		r = b.book.Heartbeat(h, answer.Heartbeat, now)
+	} else {
+		o, err := market.OpenSealedOffer(answer.Offer, answer.Delegation)
+		if err != nil {
+			return err
+		}
+		if o.Device != device {
+			return fmt.Errorf("it answered with the offer of device %s: %w", o.Device.Short(), identity.ErrSigner)
+		}
+		r = b.book.PutBeating(o, h, answer.Heartbeat, now)
+	}
+	if r == book.Unknown || r == book.WrongOwner || r == book.Full {
 		return errors.New("its heartbeat is for an offer that it did not send")
 	}
+	return nil // stale: gossip was faster
 }
 
 // ProbeAll probes the devices of found at once, each once, for at most [ProbeWithin], and gives those lots that still stand, in order,

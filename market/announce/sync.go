@@ -129,10 +129,11 @@ func (b *Board) take(it Item) bool {
 		b.stats.skewed.Add(1)
 		return false
 	}
-	r := b.book.Put(o, now)
 	if len(it.Heartbeat) > 0 {
-		b.book.Heartbeat(beat, it.Heartbeat, now)
+		r := b.book.PutBeating(o, beat, it.Heartbeat, now)
+		return r == book.Added || r == book.Updated
 	}
+	r := b.book.Put(o, now)
 	return r == book.Added || r == book.Updated
 }
 

@@ -36,7 +36,7 @@ func (b *Board) validate(_ context.Context, from identity.PeerID, data []byte) p
 		b.stats.rejected.Add(1)
 		return p2p.Reject
 	}
-	if a.device == b.net.Self() || b.old(a, now) {
+	if a.device == b.net.Self() || b.old(a, m.Kind, now) {
 		b.stats.stale.Add(1)
 		return p2p.Ignore
 	}
@@ -64,7 +64,6 @@ type advert struct {
 	device identity.PeerID
 	seq    uint64
 	issued time.Time
-	ttl    time.Duration // of an offer
 
 	offer market.SealedOffer
 	beat  market.Heartbeat
@@ -75,7 +74,7 @@ func peek(m Message) (advert, error) {
 	switch m.Kind {
 	case KindOffer:
 		o, err := identity.PeekAdvert[market.Offer](market.DomainOffer, m.Envelope)
-		return advert{device: o.Device, seq: o.Seq, issued: o.Issued(), ttl: time.Duration(o.TTL) * time.Second}, err
+		return advert{device: o.Device, seq: o.Seq, issued: o.Issued()}, err
 	case KindHeartbeat:
 		h, err := identity.PeekAdvert[market.Heartbeat](market.DomainHeartbeat, m.Envelope)
 		return advert{device: h.Device, seq: h.Seq, issued: h.Issued()}, err
@@ -86,10 +85,10 @@ func peek(m Message) (advert, error) {
 }
 
 // old reports whether the advert brings no news, by its unverified sequence.
-func (b *Board) old(a advert, now time.Time) bool {
+func (b *Board) old(a advert, kind Kind, now time.Time) bool {
 	offer, beat := b.book.Seen(a.device, now)
-	if a.ttl > 0 {
-		return a.seq <= offer || now.Sub(a.issued) > a.ttl+market.Skew
+	if kind == KindOffer {
+		return a.seq <= offer
 	}
 	return a.seq <= beat
 }

@@ -77,7 +77,8 @@ type Book struct {
 	mu     sync.RWMutex
 	byDev  map[identity.PeerID]*record // guarded by mu
 	byHash map[[16]byte]*record        // guarded by mu
-	rows   []row                       // guarded by mu; one for each lot, in no order
+	facts  []query.Facts               // guarded by mu; one for each lot, in no order: what a search scans
+	rows   []row                       // guarded by mu; of the same lots
 	graves graves                      // guarded by mu
 	ring   []*record                   // guarded by mu; the offers in no order, for paging of sweeps and eviction
 	hand   int                         // guarded by mu; where the next eviction starts looking
@@ -104,9 +105,8 @@ type record struct {
 	rows []int // its lots' indexes in Book.rows
 }
 
-// row is a lot as a search scans it: facts first, so that a scan touches memory in order.
+// row is what a search needs of a lot that matches, kept apart from the facts, so that a scan reads little memory.
 type row struct {
-	facts  query.Facts
 	rec    *record
 	silent time.Time // dead after it, unless heard
 	lapses time.Time // dead after it, heard or not; wall clock
@@ -127,7 +127,24 @@ func (r *record) alive(now time.Time) bool {
 func (b *Book) Put(o market.SealedOffer, now time.Time) Result {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if o.Lapsed(now) || b.graves.holds(o.Device, o.Seq, now) {
+	return b.put(o, 0, now)
+}
+
+// PutBeating takes a checked offer together with a checked heartbeat of it, both heard at now; raw is the heartbeat's envelope. It
+// brings back an offer that expired here, which the offer alone cannot: a replay of it proves no life.
+func (b *Book) PutBeating(o market.SealedOffer, h market.Heartbeat, raw []byte, now time.Time) Result {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	put := b.put(o, h.Seq, now)
+	if beat := b.heartbeat(h, raw, now); put == Stale {
+		return beat
+	}
+	return put
+}
+
+// put takes an offer; beat is the sequence of a heartbeat that proves its life, or 0.
+func (b *Book) put(o market.SealedOffer, beat uint64, now time.Time) Result {
+	if o.Lapsed(now) || b.graves.buries(o, beat, now) {
 		return Stale
 	}
 	old := b.byDev[o.Device]
@@ -152,9 +169,13 @@ func (b *Book) Put(o market.SealedOffer, now time.Time) Result {
 func (b *Book) Heartbeat(h market.Heartbeat, raw []byte, now time.Time) Result {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.heartbeat(h, raw, now)
+}
+
+func (b *Book) heartbeat(h market.Heartbeat, raw []byte, now time.Time) Result {
 	r := b.byDev[h.Device]
 	switch {
-	case b.graves.holds(h.Device, h.Seq, now):
+	case b.graves.silences(h.Device, h.Seq, now):
 		return Stale
 	case r == nil:
 		return Unknown
@@ -178,7 +199,7 @@ func (b *Book) Heartbeat(h market.Heartbeat, raw []byte, now time.Time) Result {
 func (b *Book) Tombstone(t market.Tombstone, now time.Time) Result {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.graves.holds(t.Device, t.Seq, now) {
+	if b.graves.withdrew(t.Device, t.Seq, now) {
 		return Stale
 	}
 	r := b.byDev[t.Device]
@@ -190,16 +211,16 @@ func (b *Book) Tombstone(t market.Tombstone, now time.Time) Result {
 	case r != nil:
 		b.drop(r)
 	}
-	b.graves.dig(t.Device, t.Seq, r != nil, now)
+	b.graves.dig(t.Device, grave{withdrawn: t.Seq, offer: t.Seq, beat: t.Seq, dug: now}, r != nil)
 	return Updated
 }
 
-// Remove forgets a device's offer without remembering it: for one that did not answer a probe. A new heartbeat brings it back.
-func (b *Book) Remove(device identity.PeerID) {
+// Remove drops a device's offer: for one whose provider says that it offers nothing now. A new heartbeat brings it back.
+func (b *Book) Remove(device identity.PeerID, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if r := b.byDev[device]; r != nil {
-		b.drop(r)
+		b.bury(r, now)
 	}
 }
 
@@ -214,7 +235,7 @@ func (b *Book) Expire(now time.Time) int {
 			i++
 			continue
 		}
-		b.drop(b.ring[i]) // puts another one at i
+		b.bury(b.ring[i], now) // puts another one at i
 		n++
 	}
 	return n
@@ -261,8 +282,8 @@ func (b *Book) Seen(device identity.PeerID, now time.Time) (offer, beat uint64) 
 	if r := b.byDev[device]; r != nil {
 		offer, beat = r.Seq, r.BeatSeq
 	}
-	if g, ok := b.graves[device]; ok && now.Sub(g.dug) <= graveTime {
-		offer, beat = max(offer, g.seq), max(beat, g.seq)
+	if g, ok := b.graves.at(device, now); ok {
+		offer, beat = max(offer, g.offer), max(beat, g.beat)
 	}
 	return offer, beat
 }
@@ -275,11 +296,17 @@ func (b *Book) evict(now time.Time) bool {
 		r := b.ring[b.hand]
 		patience := time.Duration(r.Offer.Heartbeat) * time.Second * late / 1000
 		if !r.alive(now) || now.Sub(r.Heard) > patience {
-			b.drop(r)
+			b.bury(r, now)
 			return true
 		}
 	}
 	return false
+}
+
+// bury drops r and remembers its sequences, so that a replay does not bring it back.
+func (b *Book) bury(r *record, now time.Time) {
+	b.drop(r)
+	b.graves.dig(r.Device, grave{offer: r.Seq, beat: max(r.BeatSeq, r.Seq), dug: now}, true)
 }
 
 func (b *Book) add(r *record) {
@@ -290,8 +317,9 @@ func (b *Book) add(r *record) {
 	first := 0
 	for i := range r.Lots {
 		r.rows = append(r.rows, len(b.rows))
+		b.facts = append(b.facts, query.FactsOf(&r.Offer, &r.Lots[i]))
 		b.rows = append(b.rows, row{
-			facts: query.FactsOf(&r.Offer, &r.Lots[i]), rec: r, lot: i, first: first, n: len(r.Lots[i].Slots),
+			rec: r, lot: i, first: first, n: len(r.Lots[i].Slots),
 			silent: r.Heard.Add(r.Silence()), lapses: r.Issued().Add(time.Duration(r.TTL)*time.Second + market.Skew),
 		})
 		first += len(r.Lots[i].Slots)
@@ -311,11 +339,10 @@ func (b *Book) drop(r *record) {
 	}
 	for n := range r.rows {
 		at, end := r.rows[n], len(b.rows)-1
-		b.rows[at] = b.rows[end]
-		moved := &b.rows[at]
-		moved.rec.rows[moved.lot] = at
-		b.rows[end] = row{}
-		b.rows = b.rows[:end]
+		b.rows[at], b.facts[at] = b.rows[end], b.facts[end]
+		b.rows[at].rec.rows[b.rows[at].lot] = at
+		b.rows[end], b.facts[end] = row{}, query.Facts{}
+		b.rows, b.facts = b.rows[:end], b.facts[:end]
 	}
 }
 
@@ -323,7 +350,7 @@ func (b *Book) drop(r *record) {
 func (b *Book) refresh(r *record) {
 	for _, at := range r.rows {
 		w := &b.rows[at]
-		w.facts.SetFree(free(r.Free, w.first, w.n))
+		b.facts[at].SetFree(free(r.Free, w.first, w.n))
 		w.silent = r.Heard.Add(r.Silence())
 	}
 }

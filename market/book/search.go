@@ -24,24 +24,24 @@ func (b *Book) Search(q query.Query, o query.Order, limit int, now time.Time) []
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	top := topRows{order: o}
-	for i := range b.rows {
-		r := &b.rows[i]
-		if !q.Match(&r.facts) || !r.alive(now) {
+	top := topRows{book: b, order: o}
+	for i := range b.facts {
+		if !q.Match(&b.facts[i]) || !b.rows[i].alive(now) {
 			continue
 		}
 		if len(top.rows) < limit {
-			heap.Push(&top, r)
-		} else if top.before(r, top.rows[0]) {
-			top.rows[0] = r
+			heap.Push(&top, i)
+		} else if top.compare(i, top.rows[0]) < 0 {
+			top.rows[0] = i
 			heap.Fix(&top, 0)
 		}
 	}
-	slices.SortFunc(top.rows, func(x, y *row) int { return top.compare(x, y) })
+	slices.SortFunc(top.rows, top.compare)
 	found := make([]Found, len(top.rows))
-	for i, r := range top.rows {
+	for n, i := range top.rows {
+		r := &b.rows[i]
 		cur := r.rec.Current()
-		found[i] = Found{Entry: r.rec.Entry, Lot: cur.Lots[r.lot], Facts: r.facts}
+		found[n] = Found{Entry: r.rec.Entry, Lot: cur.Lots[r.lot], Facts: b.facts[i]}
 	}
 	return found
 }
@@ -51,36 +51,36 @@ func (b *Book) Count(q query.Query, now time.Time) int {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	n := 0
-	for i := range b.rows {
-		if q.Match(&b.rows[i].facts) && b.rows[i].alive(now) {
+	for i := range b.facts {
+		if q.Match(&b.facts[i]) && b.rows[i].alive(now) {
 			n++
 		}
 	}
 	return n
 }
 
-// topRows is a heap with the worst row on top.
+// topRows is a heap of row indexes with the worst row on top.
 type topRows struct {
+	book  *Book
 	order query.Order
-	rows  []*row
+	rows  []int
 }
 
-func (t *topRows) compare(x, y *row) int {
-	if c := t.order.Compare(&x.facts, &y.facts); c != 0 {
+func (t *topRows) compare(i, k int) int {
+	if c := t.order.Compare(&t.book.facts[i], &t.book.facts[k]); c != 0 {
 		return c
 	}
+	x, y := &t.book.rows[i], &t.book.rows[k]
 	if c := bytes.Compare(x.rec.Device[:], y.rec.Device[:]); c != 0 {
 		return c
 	}
 	return x.lot - y.lot
 }
 
-func (t *topRows) before(x, y *row) bool { return t.compare(x, y) < 0 }
-
 func (t *topRows) Len() int           { return len(t.rows) }
-func (t *topRows) Less(i, j int) bool { return t.before(t.rows[j], t.rows[i]) }
+func (t *topRows) Less(i, j int) bool { return t.compare(t.rows[j], t.rows[i]) < 0 }
 func (t *topRows) Swap(i, j int)      { t.rows[i], t.rows[j] = t.rows[j], t.rows[i] }
-func (t *topRows) Push(x any)         { t.rows = append(t.rows, x.(*row)) }
+func (t *topRows) Push(x any)         { t.rows = append(t.rows, x.(int)) }
 func (t *topRows) Pop() any {
 	last := t.rows[len(t.rows)-1]
 	t.rows = t.rows[:len(t.rows)-1]
@@ -121,16 +121,21 @@ func (b *Book) Page(after, until [16]byte, haves []Have, limit int, now time.Tim
 	for _, h := range haves {
 		has[h.ID] = max(has[h.ID], h.Seq)
 	}
+	bound := until // nothing after it can be on the page
 	sorted := func(list []*record) []*record {
 		slices.SortFunc(list, func(x, y *record) int { return bytes.Compare(x.Device[:], y.Device[:]) })
-		return list[:min(len(list), limit+1)]
+		if len(list) > limit {
+			list = list[:limit+1] // one more, to know whether there is more
+			bound = DeviceID(list[limit].Device)
+		}
+		return list
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	var lacks []*record
 	for _, r := range b.ring {
 		id := DeviceID(r.Device)
-		if bytes.Compare(id[:], after[:]) <= 0 || (until != [16]byte{} && bytes.Compare(id[:], until[:]) > 0) {
+		if bytes.Compare(id[:], after[:]) <= 0 || (bound != [16]byte{} && bytes.Compare(id[:], bound[:]) > 0) {
 			continue
 		}
 		if has[id] < r.Seq && r.alive(now) {

@@ -30,9 +30,9 @@ type cond struct {
 	field  *field
 	op     op
 	span   span   // for the comparisons
-	word   string // for = and != of a text
+	word   word   // for = and != of a text
 	spans  []span // for in and notin
-	words  []string
+	words  []word
 	isText bool
 	text   string // as written
 }
@@ -41,7 +41,7 @@ func (c *cond) judge(f *Facts, allowUnknown bool) verdict {
 	var known, ok bool
 	if c.isText {
 		have := f.text[c.field.index]
-		known, ok = have != "", c.textHolds(have)
+		known, ok = have != word{}, c.textHolds(have)
 	} else {
 		var v uint64
 		if v, known = c.field.number(f); known {
@@ -57,7 +57,7 @@ func (c *cond) judge(f *Facts, allowUnknown bool) verdict {
 	return fails
 }
 
-func (c *cond) textHolds(have string) bool {
+func (c *cond) textHolds(have word) bool {
 	switch c.op {
 	case opEq:
 		return have == c.word
@@ -94,7 +94,8 @@ func (c *cond) numberHolds(v uint64) bool {
 	return false
 }
 
-// withDefaults takes back what field=any takes back and adds the built-in conditions on fields that the query does not name.
+// withDefaults takes back what field=any takes back and adds, after the query's own which
+// are narrower, the built-in conditions on fields that it does not name.
 func withDefaults(conds []cond) []cond {
 	named := map[string]bool{}
 	dropped := map[string]bool{}
@@ -106,10 +107,10 @@ func withDefaults(conds []cond) []cond {
 	}
 	conds = slices.DeleteFunc(conds, func(c cond) bool { return dropped[c.field.name] })
 	if !named["free"] {
-		conds = slices.Insert(conds, 0, cond{field: lookup("free"), op: opGe, span: span{1, 1}, text: "free>=1"})
+		conds = append(conds, cond{field: lookup("free"), op: opGe, span: span{1, 1}, text: "free>=1"})
 	}
 	if !named["kind"] {
-		conds = slices.Insert(conds, 0, cond{field: lookup("kind"), op: opEq, word: "gpu", isText: true, text: "kind=gpu"})
+		conds = append(conds, cond{field: lookup("kind"), op: opEq, word: wordGPU, isText: true, text: "kind=gpu"})
 	}
 	return conds
 }

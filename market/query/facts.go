@@ -2,6 +2,7 @@ package query
 
 import (
 	"strings"
+	"unique"
 
 	"github.com/gpufair/gpufair/benchmark"
 	"github.com/gpufair/gpufair/market"
@@ -42,9 +43,28 @@ const (
 type Facts struct {
 	known uint32 // bit i: num[i] is stated
 	num   [numbers]uint64
-	text  [texts]string // as the field's values are compared; "" is not stated
+	text  [texts]word // as the field's values are compared
 	figs  []benchmark.Figure
 }
+
+// word is a text that compares as a pointer, so that a scan of many facts leaves the letters alone. The zero word is not stated.
+type word struct{ h unique.Handle[string] }
+
+func wordOf(s string) word {
+	if s == "" {
+		return word{}
+	}
+	return word{unique.Make(s)}
+}
+
+func (w word) String() string {
+	if w == (word{}) {
+		return ""
+	}
+	return w.h.Value()
+}
+
+var wordGPU = wordOf(string(market.KindGPU))
 
 // FactsOf are the facts of one lot of an offer. The lot must be one of o's.
 func FactsOf(o *market.Offer, l *market.Lot) Facts {
@@ -62,9 +82,11 @@ func FactsOf(o *market.Offer, l *market.Lot) Facts {
 	if v, _, ok := parseVersion(l.Driver); ok {
 		f.set(numDriver, v)
 	}
-	f.text = [texts]string{
+	for i, s := range [texts]string{
 		textKind: string(l.Kind), textModel: ModelName(l.Model), textRegion: lower(o.Region), textSandbox: o.Terms.Sandbox,
 		textEgress: o.Terms.Egress, textArch: o.Terms.Arch, textUnit: lower(string(o.Unit)), textProvider: o.Account.String(),
+	} {
+		f.text[i] = wordOf(s)
 	}
 	f.SetFree(l.Free())
 	return f
@@ -79,7 +101,7 @@ func (f *Facts) set(i int, v uint64) {
 func (f *Facts) SetFree(n int) {
 	f.set(numFree, uint64(n))
 	gpus := 0
-	if f.text[textKind] == string(market.KindGPU) {
+	if f.text[textKind] == wordGPU {
 		gpus = n
 	}
 	f.set(numGPUs, uint64(gpus))

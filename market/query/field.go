@@ -125,7 +125,7 @@ func (f *field) number(x *Facts) (uint64, bool) {
 // show is the lot's value for people; "" if it is not stated.
 func (f *field) show(x *Facts) string {
 	if f.isText() {
-		return x.text[f.index]
+		return x.text[f.index].String()
 	}
 	v, ok := f.number(x)
 	switch {
@@ -136,7 +136,7 @@ func (f *field) show(x *Facts) string {
 	case f.class == classFigure:
 		info, _ := benchmark.Info(f.figure)
 		return info.Format(v)
-	case f.index == numGPUs && x.text[textKind] == "gpu":
+	case f.index == numGPUs && x.text[textKind] == wordGPU:
 		return fmt.Sprintf("%d free of %d", v, x.num[numDevices])
 	case f.per == 1_000_000:
 		return money.Micro(v).String() + f.unit

@@ -85,8 +85,10 @@ func (k *key) compare(a, b *Facts) int {
 	var knownA, knownB bool
 	if k.field.isText() {
 		x, y := a.text[k.field.index], b.text[k.field.index]
-		knownA, knownB = x != "", y != ""
-		c = cmp.Compare(x, y)
+		knownA, knownB = x != word{}, y != word{}
+		if x != y {
+			c = cmp.Compare(x.String(), y.String())
+		}
 	} else {
 		var x, y uint64
 		x, knownA = k.field.number(a)

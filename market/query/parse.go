@@ -164,10 +164,11 @@ func (p *parser) value(c *cond) error {
 		c.op = opAny
 		return nil
 	}
-	var problem string
-	if c.span, c.word, problem = c.field.read(w); problem != "" {
+	s, text, problem := c.field.read(w)
+	if problem != "" {
 		return p.fail(start, problem, "%q is no value of %s", w, c.field.name)
 	}
+	c.span, c.word = s, wordOf(text)
 	return nil
 }
 
@@ -193,7 +194,7 @@ func (p *parser) list(c *cond) error {
 		case n == maxList:
 			return p.fail(start, "", "more than %d values", maxList)
 		}
-		c.spans, c.words = append(c.spans, s), append(c.words, text)
+		c.spans, c.words = append(c.spans, s), append(c.words, wordOf(text))
 		p.blanks()
 		switch {
 		case p.pos < len(p.src) && p.src[p.pos] == ']':

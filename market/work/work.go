@@ -197,6 +197,11 @@ type LaneOpen struct {
 	Acked uint64         `cbor:"2,keyasint"` // last beat that the renter has
 }
 
+// LaneOpened is the provider's answer to a [LaneOpen]; its [LaneDown] frames follow.
+type LaneOpened struct {
+	Beat uint64 `cbor:"1,keyasint"` // newest of the lease
+}
+
 // LaneUp is what the renter sends on a lane: an acknowledgement of each beat, with a voucher if the beat claimed one.
 type LaneUp struct {
 	Beat    uint64 `cbor:"1,keyasint"`
