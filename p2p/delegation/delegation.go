@@ -55,11 +55,15 @@ type Directory struct {
 
 // New makes a directory that knows the device's own delegation and asks peers over protocol.
 func New(n p2p.Network, protocol p2p.Protocol, own *identity.Device) (*Directory, error) {
+	return newSized(n, protocol, own, remembered)
+}
+
+func newSized(n p2p.Network, protocol p2p.Protocol, own *identity.Device, size int) (*Directory, error) {
 	d, err := identity.OpenDelegation(own.Delegation())
 	if err != nil {
 		return nil, fmt.Errorf("own delegation: %w", err)
 	}
-	known, err := lru.New[wire.Hash, entry](remembered)
+	known, err := lru.New[wire.Hash, entry](size)
 	if err != nil {
 		return nil, fmt.Errorf("delegations: %w", err)
 	}
@@ -152,4 +156,14 @@ func (d *Directory) fetch(ctx context.Context, from identity.PeerID, h wire.Hash
 func (d *Directory) Envelope(h wire.Hash) ([]byte, bool) {
 	e, ok := d.find(h)
 	return e.raw, ok
+}
+
+// Account is for whom a device acts, by a delegation that is remembered. It looks through all of them: for people, not for each record.
+func (d *Directory) Account(device identity.PeerID) (identity.AccountID, bool) {
+	for _, e := range d.known.Values() {
+		if e.d.Device == device {
+			return e.d.Account, true
+		}
+	}
+	return identity.AccountID{}, false
 }
