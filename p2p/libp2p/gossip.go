@@ -63,21 +63,21 @@ func peerScore() (*pubsub.PeerScoreParams, *pubsub.PeerScoreThresholds) {
 		}
 	}
 	return &pubsub.PeerScoreParams{
-			SkipAtomicValidation:        true,
-			Topics:                      map[string]*pubsub.TopicScoreParams{},
-			AppSpecificScore:            func(peer.ID) float64 { return 0 },
-			IPColocationFactorWeight:    -1,
-			IPColocationFactorThreshold: 10, // machines behind one router
-			IPColocationFactorWhitelist: loopback,
-			BehaviourPenaltyWeight:      -10,
-			BehaviourPenaltyThreshold:   6,
-			BehaviourPenaltyDecay:       pubsub.ScoreParameterDecay(10 * time.Minute),
-			DecayInterval:               pubsub.DefaultDecayInterval,
-			DecayToZero:                 pubsub.DefaultDecayToZero,
-			RetainScore:                 time.Hour,
-		}, &pubsub.PeerScoreThresholds{
-			GossipThreshold: -500, PublishThreshold: -1000, GraylistThreshold: -2500, AcceptPXThreshold: 1000,
-		}
+		SkipAtomicValidation:        true,
+		Topics:                      map[string]*pubsub.TopicScoreParams{},
+		AppSpecificScore:            func(peer.ID) float64 { return 0 },
+		IPColocationFactorWeight:    -1,
+		IPColocationFactorThreshold: 10, // machines behind one router
+		IPColocationFactorWhitelist: loopback,
+		BehaviourPenaltyWeight:      -10,
+		BehaviourPenaltyThreshold:   6,
+		BehaviourPenaltyDecay:       pubsub.ScoreParameterDecay(10 * time.Minute),
+		DecayInterval:               pubsub.DefaultDecayInterval,
+		DecayToZero:                 pubsub.DefaultDecayToZero,
+		RetainScore:                 time.Hour,
+	}, &pubsub.PeerScoreThresholds{
+		GossipThreshold: -500, PublishThreshold: -1000, GraylistThreshold: -2500, AcceptPXThreshold: 1000,
+	}
 }
 
 // topicScore makes one rejected message cost little and a stream of them the connection's place in gossip: ten in ten minutes
