@@ -39,8 +39,12 @@ func (a *Agent) laneHandler(ctx context.Context, s p2p.Stream) error {
 		return p2p.Respond(s, nil, toPeer(err), work.MaxBeat)
 	}
 	l := &lane{down: make(chan work.LaneDown, laneQueue), gone: make(chan struct{})}
-	if err := k.do(ctx, func() error { return k.takeLane(l) }); err != nil {
+	var opened work.LaneOpened
+	if err := k.do(ctx, func() error { opened.Beat = k.beat; k.takeLane(l); return nil }); err != nil {
 		return p2p.Respond(s, nil, toPeer(err), work.MaxBeat)
+	}
+	if err := p2p.Respond(s, opened, nil, work.MaxBeat); err != nil {
+		return err
 	}
 	defer k.do(context.WithoutCancel(ctx), func() error { return k.dropLane(l) })
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -81,13 +85,12 @@ func (k *keeper) writeLane(ctx context.Context, s p2p.Stream, l *lane) error {
 
 var errLaneReplaced = errors.New("another lane took over")
 
-func (k *keeper) takeLane(l *lane) error {
+func (k *keeper) takeLane(l *lane) {
 	if k.lane != nil {
 		close(k.lane.gone)
 	}
 	k.lane = l
 	k.sendStatus(k.unpaid() > 0)
-	return nil
 }
 
 func (k *keeper) dropLane(l *lane) error {

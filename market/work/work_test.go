@@ -64,7 +64,7 @@ func TestEveryWalkEnds(t *testing.T) {
 
 func spec() Spec {
 	return Spec{
-		Image: wire.Hash{1}, Name: "docker.io/library/debian:12", Command: []string{"sh", "-c", "echo \n ok"}, Env: []string{"A=b=c", "EMPTY="},
+		Image: wire.Hash{1}, Name: "debian:12", Command: []string{"sh", "-c", "echo \n ok"}, Env: []string{"A=b=c", "EMPTY="},
 		Dir: "/work", User: "1000:1000", Labels: map[string]string{"team": "blue"}, StopWait: 30,
 	}
 }

@@ -51,7 +51,7 @@ type SearchResult struct {
 
 // Offer is one lot of a provider's live offer.
 type Offer struct {
-	ID        string    `json:"id" doc:"start of the offer's hash, a dot, the lot: what run --offer takes"`
+	ID        string    `json:"id" doc:"end of the provider's peer id, a dot, the lot: what show and run --offer take"`
 	Provider  string    `json:"provider" doc:"account"`
 	Peer      string    `json:"peer"`
 	Kind      string    `json:"kind" enum:"gpu,cpu"`

@@ -1,0 +1,218 @@
+// Package renter is the renter's side: it searches, rents, pushes, runs, pays by vouchers, follows logs and brings results home, and
+// goes on with all of it after a restart. It refuses to know libp2p, registries and terminals.
+package renter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/settle"
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/announce"
+	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/blob"
+	"github.com/gpufair/gpufair/p2p/delegation"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// Image is a container image on this machine, ready to be pushed: its blobs by digest. Close it after use.
+type Image interface {
+	blob.Source
+	// Manifest names the image manifest for the provider's platform.
+	Manifest() wire.Hash
+	// Blobs lists what the manifest needs, itself first, with sizes in bytes.
+	Blobs() []ImageBlob
+	// Close lets go of the files.
+	Close() error
+}
+
+// ImageBlob is one blob of an image.
+type ImageBlob struct {
+	Hash wire.Hash
+	Size int64
+}
+
+// Images opens images: OCI archives, docker archives and OCI layouts.
+type Images interface {
+	// Open reads what lies at path for a platform such as linux/amd64. Errors say what it is instead, and what to do.
+	Open(ctx context.Context, path, platform string) (Image, error)
+}
+
+// Config is what a renter wants.
+type Config struct {
+	Network string
+	Dir     string        // of jobs' logs and unfetched results; 0700
+	Results int64         // bytes that unfetched results may take
+	GiveUp  time.Duration // without a beat: the lease is released
+}
+
+// Validate says what is wrong.
+func (c Config) Validate() error {
+	switch {
+	case c.Network == "" || c.Dir == "":
+		return errors.New("renter config: network and folder are needed")
+	case c.Results < 1<<20:
+		return fmt.Errorf("renter config: %d bytes for results: want 1 MiB or more", c.Results)
+	case c.GiveUp < 2*work.Suspected*time.Second:
+		return fmt.Errorf("renter config: giving a provider up after %v: want %d s or more", c.GiveUp, 2*work.Suspected)
+	}
+	return nil
+}
+
+// Deps is what an agent works with. All of it is needed.
+type Deps struct {
+	Device      *identity.Device
+	Network     p2p.Network
+	Books       *books.Books
+	Board       *announce.Board
+	Delegations *delegation.Directory
+	Settle      *settle.Service
+	Images      Images
+	Log         *slog.Logger
+}
+
+// Agent is the renter's side of the market. Safe for concurrent use.
+type Agent struct {
+	Deps
+	conf  Config
+	store *blob.Store // results on their way
+
+	ctx     context.Context // of Run; jobs live in it
+	running sync.WaitGroup  // jobs
+
+	mu   sync.Mutex
+	jobs map[market.LeaseID]*job // guarded by mu; those that have not ended
+	news chan struct{}           // guarded by mu; closed at each change of any job
+}
+
+// New checks the configuration and opens the store of results. It starts nothing.
+func New(d Deps, c Config) (*Agent, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(c.Dir, "jobs"), 0o700); err != nil {
+		return nil, fmt.Errorf("folder of jobs: %w", err)
+	}
+	store, err := blob.OpenStore(filepath.Join(c.Dir, "results"), c.Results)
+	if err != nil {
+		return nil, err
+	}
+	return &Agent{Deps: d, conf: c, store: store, jobs: map[market.LeaseID]*job{}, news: make(chan struct{})}, nil
+}
+
+// Close lets go of the store of results, after Run.
+func (a *Agent) Close() error { return a.store.Close() }
+
+// Run goes on with the jobs of an earlier process and serves until ctx ends. Jobs then go on at their providers as long as credit and
+// patience last there.
+func (a *Agent) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	a.ctx = ctx
+	if err := a.goOn(ctx); err != nil {
+		return err
+	}
+	g.Go(func() error { <-ctx.Done(); return nil })
+	err := g.Wait()
+	a.running.Wait()
+	return err
+}
+
+// goOn takes stored jobs up again.
+func (a *Agent) goOn(ctx context.Context) error {
+	var records []record
+	err := a.Books.View(ctx, func(r *books.Reader) (err error) {
+		records, err = kv.All[record](r.Of(kv.Renter), keyJob)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("stored jobs: %w", err)
+	}
+	for _, rec := range records {
+		if rec.done() {
+			continue
+		}
+		j, err := a.newJob(rec)
+		if err != nil {
+			return fmt.Errorf("stored job: %w", err)
+		}
+		a.start(j)
+	}
+	return nil
+}
+
+// start runs a job until it is over.
+func (a *Agent) start(j *job) {
+	a.mu.Lock()
+	a.jobs[j.id] = j
+	a.mu.Unlock()
+	a.running.Go(func() {
+		j.run(a.ctx)
+		a.mu.Lock()
+		if j.over() {
+			delete(a.jobs, j.id)
+		}
+		a.mu.Unlock()
+		a.changed()
+	})
+}
+
+func (a *Agent) changed() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(a.news)
+	a.news = make(chan struct{})
+}
+
+// Changed is closed at the next change of any job.
+func (a *Agent) Changed() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.news
+}
+
+// Live counts the jobs that have not ended.
+func (a *Agent) Live() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.jobs)
+}
+
+// find is a job that has not ended, or nil.
+func (a *Agent) find(id market.LeaseID) *job {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.jobs[id]
+}
+
+func (a *Agent) protocol(name string) p2p.Protocol { return p2p.ProtocolID(a.conf.Network, name) }
+
+// PeerOf finds the device of a provider that was dealt with last.
+func (a *Agent) PeerOf(ctx context.Context, account identity.AccountID) (identity.PeerID, error) {
+	var peer identity.PeerID
+	var newest int64
+	err := a.Books.View(ctx, func(r *books.Reader) error {
+		records, err := kv.All[record](r.Of(kv.Renter), keyJob)
+		for _, rec := range records {
+			if rec.Provider == account && rec.Agreed >= newest {
+				peer, newest = rec.Peer, rec.Agreed
+			}
+		}
+		return err
+	})
+	if err == nil && newest == 0 {
+		err = fmt.Errorf("account %s: never rented from: there is nothing to settle", account.Short())
+	}
+	return peer, err
+}

@@ -1,0 +1,364 @@
+package renter
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/book"
+	"github.com/gpufair/gpufair/market/negotiate"
+	"github.com/gpufair/gpufair/market/query"
+	"github.com/gpufair/gpufair/market/reason"
+	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/blob"
+	"github.com/gpufair/gpufair/renter/control/api"
+)
+
+// ErrRequest says that a request makes no sense as it is: nothing was held or paid.
+var ErrRequest = errors.New("can't run that")
+
+func refuse(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrRequest}, args...)...)
+}
+
+// planned is a run that was checked and not yet bought.
+type planned struct {
+	req    api.RunRequest
+	budget money.Micro
+	needs  work.Needs
+	offers []book.Found // the first is bought, the others are tried when it is taken
+	image  Image
+	inputs *blob.Packed
+	plan   api.Plan
+}
+
+func (p *planned) close() {
+	if p.image != nil {
+		p.image.Close()
+	}
+	if p.inputs != nil {
+		p.inputs.Close()
+	}
+}
+
+// plan checks everything that can be checked before anything is held, and chooses offers.
+func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) {
+	p := &planned{req: req}
+	var err error
+	if p.budget, err = money.Parse(req.Budget); err != nil || p.budget == 0 {
+		return nil, refuse("budget %q: want an amount above 0, such as 0.5", req.Budget)
+	}
+	if err := checkOutput(req.Output); err != nil {
+		return nil, err
+	}
+	if p.offers, err = a.choose(ctx, req); err != nil {
+		return nil, err
+	}
+	if err := a.plannable(ctx, p); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// plannable opens the files and works the money out for the first offer.
+func (a *Agent) plannable(ctx context.Context, p *planned) (err error) {
+	first := p.offers[0]
+	p.needs = work.Needs{
+		Kind: first.Lot.Kind, Devices: uint32(max(p.req.Devices, 1)), MemoryMiB: p.req.Memory,
+	}
+	platform := first.Entry.Terms.OS + "/" + first.Entry.Terms.Arch
+	if p.image, err = a.Images.Open(ctx, p.req.Image, platform); err != nil {
+		return fmt.Errorf("%w: %w", ErrRequest, err)
+	}
+	for _, b := range p.image.Blobs() {
+		p.plan.ImageBytes += b.Size
+	}
+	if p.req.Input != "" {
+		if p.inputs, err = packInput(ctx, p.req.Input); err != nil {
+			return fmt.Errorf("%w: %w", ErrRequest, err)
+		}
+		p.plan.InputBytes = p.inputs.Manifest.Bytes()
+	}
+	if err := p.spec().Validate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrRequest, err)
+	}
+	return a.price(ctx, p, first)
+}
+
+// price works out what the run would hold and how long budget and credit last.
+func (a *Agent) price(ctx context.Context, p *planned, f book.Found) error {
+	rate, n, unit := f.Lot.Price, p.needs.Devices, f.Entry.Unit
+	hold, err := market.Hold(rate, n, f.Lot.MinTerm)
+	if err != nil {
+		return err
+	}
+	term, err := p.term(f.Lot)
+	if err != nil {
+		return err
+	}
+	credit, err := a.creditWith(ctx, f.Entry.SealedOffer)
+	if err != nil {
+		return err
+	}
+	pays, lasts := money.Lasts(p.budget, rate, n), money.Lasts(credit, rate, n)
+	p.plan.Offer = a.viewOffer(f)
+	p.plan.Hold, p.plan.Budget, p.plan.Unit = hold.String(), p.budget.String(), string(unit)
+	p.plan.BudgetEnds, p.plan.CreditEnds = pays.Seconds(), lasts.Seconds()
+	p.plan.Warnings = []string{}
+	if hold > credit {
+		return reason.Errorf(reason.CreditLimit, "the offer holds %v %s and gives you %v", hold, unit, credit)
+	}
+	if lasts < time.Duration(term)*time.Second {
+		p.plan.Warnings = append(p.plan.Warnings, fmt.Sprintf(
+			"credit with this provider ends after %v, before the budget: settle or prepay in time, or the job is ended then", lasts.Round(time.Second)))
+	}
+	for _, e := range p.req.Env {
+		p.plan.Warnings = append(p.plan.Warnings, secretWarning(e)...)
+	}
+	return nil
+}
+
+// secretWarning warns of what looks like a secret: the owner of the machine can read a job's environment (spec: jobs).
+func secretWarning(env string) []string {
+	name, _, _ := strings.Cut(env, "=")
+	for _, word := range []string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "PRIVATE"} {
+		if strings.Contains(strings.ToUpper(name), word) {
+			return []string{"the owner of the machine can read the job's environment and memory: " + name + " looks like a secret"}
+		}
+	}
+	return nil
+}
+
+// term is the longest that the lease may last: as long as the budget pays, so that the provider itself ends it in time.
+func (p *planned) term(lot market.Lot) (uint32, error) {
+	pays := money.Lasts(p.budget, lot.Price, p.needs.Devices) / time.Second
+	term := time.Duration(lot.MaxTerm)
+	if p.req.Term > 0 {
+		term = min(term, time.Duration(p.req.Term))
+	}
+	term = min(term, pays)
+	if term < time.Duration(lot.MinTerm) {
+		return 0, refuse("the shortest term of the offer is %d s, and budget %v pays for %d s at %v an hour; raise --budget or choose another offer",
+			lot.MinTerm, p.budget, pays, lot.Price)
+	}
+	return uint32(term), nil
+}
+
+// creditWith is how much this account may still come to owe a provider, as its offer says and our own books know.
+func (a *Agent) creditWith(ctx context.Context, o market.SealedOffer) (money.Micro, error) {
+	limits := ledger.Limits{
+		Stranger: o.Credit.Stranger, StrangersTotal: o.Credit.StrangersTotal, KnownPercent: o.Credit.KnownPercent, KnownCap: o.Credit.KnownCap,
+	}
+	var room money.Micro
+	err := a.Books.View(ctx, func(r *books.Reader) error {
+		mine, err := r.Account(ledger.AsRenter, o.Unit, o.Account)
+		if err != nil {
+			return err
+		}
+		room, _, err = limits.Room(mine.Standing, 0)
+		return err
+	})
+	return room, err
+}
+
+func checkOutput(path string) error {
+	if !filepath.IsAbs(path) {
+		return refuse("output folder %q: want an absolute path", path)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return refuse("output folder %s exists: name one that does not, so that nothing is overwritten", path)
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return refuse("output folder %s: %v", path, err)
+	}
+	parent := filepath.Dir(path)
+	info, err := os.Stat(parent)
+	if err != nil || !info.IsDir() {
+		return refuse("output folder %s: its parent %s is no folder: make it first", path, parent)
+	}
+	probe, err := os.CreateTemp(parent, ".gpufair-*")
+	if err != nil {
+		return refuse("output folder %s: nothing can be written to %s: %v", path, parent, err)
+	}
+	probe.Close()
+	return os.Remove(probe.Name())
+}
+
+// triedOffers is how many offers one run tries before it gives up.
+const triedOffers = 5
+
+// choose finds the offers that a run may take, best first, alive a moment ago.
+func (a *Agent) choose(ctx context.Context, req api.RunRequest) ([]book.Found, error) {
+	if req.Offer != "" {
+		f, err := a.findOffer(ctx, req.Offer)
+		return []book.Found{f}, err
+	}
+	q, order, err := parseSearch(req.Query, req.Order, false)
+	if err != nil {
+		return nil, err
+	}
+	all := a.Board.Book().Search(q, order, 3*triedOffers, time.Now())
+	found := a.Board.ProbeAll(ctx, all[:min(len(all), 2*triedOffers)])
+	kept := found[:0]
+	for _, f := range found {
+		if f.Lot.Free() >= max(req.Devices, 1) {
+			kept = append(kept, f)
+		}
+	}
+	if len(kept) == 0 {
+		return nil, refuse("no live offer matches %q with %d free devices (%d offers are known): try `gpufair search`, or fewer conditions",
+			req.Query, max(req.Devices, 1), a.Board.Book().Len())
+	}
+	return kept[:min(len(kept), triedOffers)], nil
+}
+
+func parseSearch(q, order string, unknown bool) (query.Query, query.Order, error) {
+	parsed, err := query.Parse(q)
+	if err != nil {
+		return parsed, query.Order{}, fmt.Errorf("%w: %w", ErrRequest, err)
+	}
+	parsed.AllowUnknown = unknown
+	if order == "" {
+		order = "price"
+	}
+	o, err := query.ParseOrder(order)
+	if err != nil {
+		return parsed, o, fmt.Errorf("%w: %w", ErrRequest, err)
+	}
+	return parsed, o, nil
+}
+
+// findOffer finds an offer by the id that search shows: the end of the provider's peer id, a dot, the lot.
+func (a *Agent) findOffer(ctx context.Context, id string) (book.Found, error) {
+	short, lotText, _ := strings.Cut(id, ".")
+	lot, err := strconv.ParseUint(lotText, 10, 8)
+	if err != nil || len(short) < 4 {
+		return book.Found{}, refuse("offer %q: want an id as `gpufair search` shows it, such as 8QmxYz1p.1", id)
+	}
+	q, order, err := parseSearch("kind=any free>=0", "", true)
+	if err != nil {
+		return book.Found{}, err
+	}
+	var hits []book.Found
+	for _, f := range a.Board.Book().Search(q, order, book.MaxLimit, time.Now()) {
+		if strings.HasSuffix(f.Entry.Device.String(), short) && uint64(f.Lot.ID) == lot {
+			hits = append(hits, f)
+		}
+	}
+	if len(hits) > 1 {
+		return book.Found{}, refuse("offer %q: fits %d offers: give more of the peer id", id, len(hits))
+	}
+	if len(hits) == 1 {
+		hits = a.Board.ProbeAll(ctx, hits)
+	}
+	if len(hits) == 0 {
+		return book.Found{}, refuse("offer %q: not live any more, or never seen: `gpufair search` shows what is", id)
+	}
+	return hits[0], nil
+}
+
+func (p *planned) spec() work.Spec {
+	s := work.Spec{
+		Image: p.image.Manifest(), Name: filepath.Base(p.req.Image), Command: p.req.Command, Env: p.req.Env, Dir: p.req.Dir, User: p.req.User,
+		Labels: p.req.Labels, StopWait: uint32(p.req.StopWait),
+	}
+	if p.inputs != nil {
+		s.Inputs = p.inputs.ID
+	}
+	return s
+}
+
+// order signs an order for one offer and stores it with its hold, in one durable transaction, before anything is sent.
+func (a *Agent) order(ctx context.Context, p *planned, f book.Found) (*job, error) {
+	term, err := p.term(f.Lot)
+	if err != nil {
+		return nil, err
+	}
+	w := negotiate.Order{Lot: f.Lot.ID, Quantity: p.needs.Devices, Term: term, Needs: p.needs}
+	if _, err := rand.Read(w.Nonce[:]); err != nil {
+		return nil, fmt.Errorf("nonce: %w", err)
+	}
+	offer := f.Entry.SealedOffer
+	hold, err := market.Hold(f.Lot.Price, p.needs.Devices, f.Lot.MinTerm)
+	if err != nil {
+		return nil, err
+	}
+	rec := record{
+		Version: recordVersion, Offer: offer.Raw, OfferProof: offer.DelegationRaw, Needs: p.needs, Peer: offer.Device, Provider: offer.Account,
+		Spec: p.spec(), ImagePath: p.req.Image, InputPath: p.req.Input, Output: p.req.Output, Name: p.req.Name, Budget: p.budget,
+		Agreed: time.Now().UnixMilli(), Model: f.Lot.Model, Rate: f.Lot.Price, Unit: offer.Unit, Devices: p.needs.Devices,
+		Platform: offer.Terms.OS + "/" + offer.Terms.Arch, Results: resultsNone,
+	}
+	err = a.Books.Update(ctx, func(tx *books.Tx) error {
+		purchase, err := negotiate.Prepare(a.Device, offer, w, time.Now(), func(id market.LeaseID) ([]byte, error) {
+			return tx.Promise(books.Opening{
+				Channel: a.Books.Channel(offer.Account, offer.Unit), Lane: ledger.Lane(id), Rate: f.Lot.Price, Devices: p.needs.Devices, Hold: hold,
+			})
+		})
+		if err != nil {
+			return err
+		}
+		rec.ID, rec.Accept, rec.Voucher = purchase.ID, purchase.AcceptRaw, purchase.VoucherRaw
+		return kv.Save(tx.Of(kv.Renter), jobKey(rec.ID), rec)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a.newJob(rec)
+}
+
+// another reports whether a refusal is about this one offer, so that the next may do.
+func another(why reason.Reason) bool {
+	switch why.Code {
+	case reason.DeviceTaken, reason.OfferUnknown, reason.OfferExpired, reason.Measuring, reason.OwnerPaused, reason.OwnerUsing, reason.RuntimeDown:
+		return true
+	}
+	return false
+}
+
+// Submit plans, buys and drives a job, and tells send each step; the job goes on in the agent when ctx ends after the order was sent.
+func (a *Agent) Submit(ctx context.Context, req api.RunRequest, send func(api.RunEvent) error) error {
+	p, err := a.plan(ctx, req)
+	if err != nil {
+		return err
+	}
+	taken := false
+	defer func() {
+		if !taken {
+			p.close()
+		}
+	}()
+	if err := send(api.RunEvent{Step: api.StepPlan, Plan: &p.plan}); err != nil || req.DryRun {
+		return err
+	}
+	for i, f := range p.offers {
+		j, err := a.order(ctx, p, f)
+		if err != nil {
+			return err
+		}
+		last := i == len(p.offers)-1
+		if last {
+			j.image, j.inputs, taken = p.image, p.inputs, true
+		}
+		a.start(j)
+		why, err := a.follow(ctx, j, send, !last)
+		if err != nil || why == nil {
+			return err
+		}
+		if err := send(api.RunEvent{Step: api.StepPlan, Detail: "the offer went to somebody else (" + why.String() + "); trying the next"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

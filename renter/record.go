@@ -1,0 +1,69 @@
+package renter
+
+import (
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/reason"
+	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// record is a job as the store keeps it, written with the ledger's entries in one transaction. Times are Unix milliseconds.
+type record struct {
+	Version    uint16             `cbor:"1,keyasint"`
+	ID         market.LeaseID     `cbor:"2,keyasint"`
+	Accept     []byte             `cbor:"3,keyasint"` // sealed
+	Voucher    []byte             `cbor:"4,keyasint"` // sealed opening voucher
+	Offer      []byte             `cbor:"5,keyasint"` // sealed
+	OfferProof []byte             `cbor:"6,keyasint"` // its delegation
+	Needs      work.Needs         `cbor:"7,keyasint"`
+	Lease      []byte             `cbor:"8,keyasint,omitempty"` // sealed
+	Peer       identity.PeerID    `cbor:"9,keyasint"`
+	Provider   identity.AccountID `cbor:"10,keyasint"`
+	Spec       work.Spec          `cbor:"11,keyasint"`
+	ImagePath  string             `cbor:"12,keyasint"`
+	InputPath  string             `cbor:"13,keyasint,omitempty"`
+	Output     string             `cbor:"14,keyasint"`
+	Name       string             `cbor:"15,keyasint,omitempty"`
+	Budget     money.Micro        `cbor:"16,keyasint"`
+	Agreed     int64              `cbor:"17,keyasint"`
+	Started    int64              `cbor:"18,keyasint,omitempty"`
+	Ended      int64              `cbor:"19,keyasint,omitempty"`
+	State      work.State         `cbor:"20,keyasint"` // as the provider said last
+	Reason     reason.Reason      `cbor:"21,keyasint"`
+	Meter      []byte             `cbor:"22,keyasint,omitempty"` // this side's own measure
+	Beat       uint64             `cbor:"23,keyasint"`           // last acknowledged
+	Charge     money.Micro        `cbor:"24,keyasint"`           // as that beat claimed it
+	Billable   uint64             `cbor:"25,keyasint"`           // milliseconds, as claimed
+	Paid       money.Micro        `cbor:"26,keyasint"`           // signed for
+	End        []byte             `cbor:"27,keyasint,omitempty"` // sealed market.End
+	Release    []byte             `cbor:"28,keyasint,omitempty"` // sealed market.Release
+	Exit       *market.Exit       `cbor:"29,keyasint,omitempty"`
+	Outputs    wire.Hash          `cbor:"30,keyasint"` // manifest of the newest results
+	Results    string             `cbor:"31,keyasint"` // none, fetching, complete, partial
+	Final      bool               `cbor:"32,keyasint"` // nothing more will be done
+	Ready      bool               `cbor:"33,keyasint"` // the lease was acknowledged
+	Model      string             `cbor:"34,keyasint"`
+	Rate       money.Rate         `cbor:"35,keyasint"`
+	Unit       money.Unit         `cbor:"36,keyasint"`
+	Devices    uint32             `cbor:"37,keyasint"`
+	LogOffset  uint64             `cbor:"38,keyasint"`
+	Platform   string             `cbor:"39,keyasint"`
+}
+
+const recordVersion = 1
+
+// States of results.
+const (
+	resultsNone     = "none"
+	resultsFetching = "fetching"
+	resultsComplete = "complete"
+	resultsPartial  = "partial"
+)
+
+func (r record) done() bool { return r.Final }
+
+const keyJob = "job/"
+
+func jobKey(id market.LeaseID) []byte { return append([]byte(keyJob), id[:]...) }
