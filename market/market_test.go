@@ -22,13 +22,10 @@ import (
 
 var now = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 
-func TestOfferLimits(t *testing.T) {
-	dev := markettest.Device(t)
-	if err := markettest.Offer(dev, 1, now).Validate(); err != nil {
-		t.Fatal(err)
-	}
+// spoiledOffers are changes that each break one limit of an offer.
+func spoiledOffers() map[string]func(o *market.Offer) {
 	lot := func(o *market.Offer) *market.Lot { return &o.Lots[0] }
-	for name, spoil := range map[string]func(o *market.Offer){
+	return map[string]func(o *market.Offer){
 		"sequence 0":       func(o *market.Offer) { o.Seq = 0 },
 		"no issue time":    func(o *market.Offer) { o.IssuedAt = 0 },
 		"short life":       func(o *market.Offer) { o.TTL = market.MinTTL - 1 },
@@ -83,7 +80,15 @@ func TestOfferLimits(t *testing.T) {
 		"infinite credit":   func(o *market.Offer) { o.Credit.Stranger = math.MaxInt64 },
 		"endless percent":   func(o *market.Offer) { o.Credit.KnownPercent = 10_001 },
 		"more than 64 bits": func(o *market.Offer) { o.Lots = manyDevices(o.Lots[0]) },
-	} {
+	}
+}
+
+func TestOfferLimits(t *testing.T) {
+	dev := markettest.Device(t)
+	if err := markettest.Offer(dev, 1, now).Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range spoiledOffers() {
 		o := markettest.Offer(dev, 1, now)
 		spoil(&o)
 		if err := o.Validate(); !errors.Is(err, market.ErrInvalid) {

@@ -2,8 +2,6 @@ package announce
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -20,7 +18,6 @@ import (
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/p2ptest"
-	"github.com/gpufair/gpufair/p2p/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -100,132 +97,6 @@ func after(d time.Duration) {
 }
 
 func offer(dev *identity.Device) market.Offer { return markettest.Offer(dev, 1, time.Now()) }
-
-func TestLifeOfAnOffer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := p2ptest.NewNet(t)
-		owner := newMachine(t, net, p2ptest.Device(t), &seqStore{})
-		renter := newMachine(t, net, p2ptest.Device(t), nil)
-		net.Mesh()
-		after(time.Second)
-		o := offer(owner.dev)
-		if err := owner.pub.Set(o); err != nil {
-			t.Fatal(err)
-		}
-		after(time.Second)
-		first, ok := renter.sees(owner.dev)
-		if !ok || first.Account != owner.dev.Account() || first.Free != 0b10101 {
-			t.Fatal("the renter does not see the offer", first)
-		}
-		if own, ok := owner.pub.Own(first.Hash); !ok || own.Hash != first.Hash || !owner.pub.Told() {
-			t.Fatal("the owner does not know its own offer")
-		}
-		// A free device goes out as a heartbeat, at once.
-		o = o.WithFree(0b00001)
-		if err := owner.pub.Set(o); err != nil {
-			t.Fatal(err)
-		}
-		after(time.Second)
-		if e, ok := renter.sees(owner.dev); !ok || e.Free != 0b00001 || e.Hash != first.Hash {
-			t.Fatalf("free %b, %v", e.Free, ok)
-		}
-		// Another price is a new offer, at most every 30 s.
-		o.Lots[0].Price++
-		if err := owner.pub.Set(o); err != nil {
-			t.Fatal(err)
-		}
-		after(10 * time.Second)
-		if e, _ := renter.sees(owner.dev); e.Hash != first.Hash {
-			t.Fatal("a second offer within 30 s")
-		}
-		after(25 * time.Second)
-		second, _ := renter.sees(owner.dev)
-		if second.Hash == first.Hash || second.Lots[0].Price != o.Lots[0].Price || second.Seq <= first.Seq {
-			t.Fatal("no second offer after 30 s")
-		}
-		if _, ok := owner.pub.Own(first.Hash); !ok {
-			t.Fatal("an Accept on its way names an offer that the owner forgot")
-		}
-		// It stands as long as it beats, past its time to live.
-		for range 30 {
-			after(5 * time.Minute)
-			if _, ok := renter.sees(owner.dev); !ok {
-				t.Fatal("a living offer is gone")
-			}
-		}
-		owner.pub.Clear()
-		after(time.Second)
-		if _, ok := renter.sees(owner.dev); ok {
-			t.Fatal("a withdrawn offer stands")
-		}
-		if _, ok := owner.pub.Current(); ok {
-			t.Fatal("the owner still publishes")
-		}
-		if err := owner.pub.Set(o); err != nil {
-			t.Fatal(err)
-		}
-		after(time.Second)
-		if _, ok := renter.sees(owner.dev); !ok {
-			t.Fatal("offered again, not seen")
-		}
-		owner.stop()
-		after(time.Second)
-		if _, ok := renter.sees(owner.dev); ok {
-			t.Fatal("the offer outlives a graceful exit")
-		}
-		owner.node.Close()
-		renter.stop()
-		renter.node.Close()
-	})
-}
-
-func TestADeadProvidersOfferIsGoneIn45Seconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := p2ptest.NewNet(t)
-		owner := newMachine(t, net, p2ptest.Device(t), &seqStore{})
-		renter := newMachine(t, net, p2ptest.Device(t), nil)
-		net.Mesh()
-		if err := owner.pub.Set(offer(owner.dev)); err != nil {
-			t.Fatal(err)
-		}
-		after(time.Minute)
-		if _, ok := renter.sees(owner.dev); !ok {
-			t.Fatal("not seen")
-		}
-		owner.node.Close()
-		after(46 * time.Second)
-		if _, ok := renter.sees(owner.dev); ok {
-			t.Fatal("still shown")
-		}
-		owner.stop()
-		renter.stop()
-		renter.node.Close()
-	})
-}
-
-func TestPublishedToNobodyIsPublishedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := p2ptest.NewNet(t)
-		owner := newMachine(t, net, p2ptest.Device(t), &seqStore{})
-		if err := owner.pub.Set(offer(owner.dev)); err != nil {
-			t.Fatal(err)
-		}
-		after(time.Minute)
-		if owner.pub.Told() {
-			t.Fatal("told, and nobody was there")
-		}
-		renter := newMachine(t, net, p2ptest.Device(t), nil)
-		net.Mesh()
-		after(3 * time.Second)
-		if _, ok := renter.sees(owner.dev); !ok || !owner.pub.Told() {
-			t.Fatal("the first peer does not see the offer")
-		}
-		for _, m := range []*machine{owner, renter} {
-			m.stop()
-			m.node.Close()
-		}
-	})
-}
 
 func TestAJoinerGetsTheBook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -415,33 +286,6 @@ func TestProbesDoNotSilenceGossip(t *testing.T) {
 	})
 }
 
-func TestSequencesRiseOverRestarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := p2ptest.NewNet(t)
-		store, dev := &seqStore{}, p2ptest.Device(t)
-		renter := newMachine(t, net, p2ptest.Device(t), nil)
-		last := uint64(0)
-		for range 3 {
-			owner := newMachine(t, net, dev, store)
-			net.Mesh()
-			if err := owner.pub.Set(offer(dev)); err != nil {
-				t.Fatal(err)
-			}
-			after(5 * time.Second)
-			e, ok := renter.sees(dev)
-			if !ok || e.Seq <= last {
-				t.Fatal("after a restart:", e.Seq, ok)
-			}
-			last = e.Seq
-			owner.node.Close() // killed: no tombstone
-			owner.stop()
-			after(10 * time.Second)
-		}
-		renter.stop()
-		renter.node.Close()
-	})
-}
-
 func TestBothSidesAreToldOfAWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := p2ptest.NewNet(t)
@@ -497,37 +341,5 @@ func TestQuestionsHaveLimits(t *testing.T) {
 		m.stop()
 		m.node.Close()
 		peer.Close()
-	})
-}
-
-func TestSetRefusesWhatCannotBeOffered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := p2ptest.NewNet(t)
-		m := newMachine(t, net, p2ptest.Device(t), &seqStore{})
-		bad := offer(m.dev)
-		bad.Terms.Sandbox = "trust me"
-		if err := m.pub.Set(bad); err == nil {
-			t.Error("an invalid offer is published")
-		}
-		big := offer(m.dev)
-		for i := range 3 {
-			l := big.Lots[0]
-			l.ID, l.Slots = uint8(10+i), nil
-			for k := range market.MaxSlots {
-				l.Slots = append(l.Slots, market.Slot{Device: markettest.Hash(fmt.Sprint(i, k))})
-			}
-			big.Lots = append(big.Lots, l)
-		}
-		if err := big.Validate(); err != nil {
-			t.Fatal(err)
-		}
-		if err := m.pub.Set(big); !errors.Is(err, wire.ErrTooLarge) {
-			t.Error("an offer over 2 KiB is published", err)
-		}
-		if _, err := NewPublisher(m.board, p2ptest.Device(t), &seqStore{}); err == nil {
-			t.Error("a publisher for another device")
-		}
-		m.stop()
-		m.node.Close()
 	})
 }

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/book"
@@ -59,14 +57,6 @@ func newBook(t testing.TB, limit int) *book.Book {
 		t.Fatal(err)
 	}
 	return b
-}
-
-func searchRapid(t *rapid.T, b *book.Book, now time.Time) []book.Found {
-	q, err := query.Parse("kind=any")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.Search(q, query.Order{}, 0, now)
 }
 
 func search(t testing.TB, b *book.Book, q, order string, limit int, now time.Time) []book.Found {

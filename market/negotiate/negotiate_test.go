@@ -288,56 +288,68 @@ func TestACheatingProviderIsCaught(t *testing.T) {
 	})
 }
 
+// badOrder is an order that breaks one rule, and what the peer is told.
+type badOrder struct {
+	peer *identity.Device
+	o    work.Order
+	kind p2p.Kind
+	code reason.Code
+}
+
+func orderOf(p negotiate.Purchase, dev *identity.Device) work.Order {
+	return work.Order{Accept: p.AcceptRaw, Voucher: p.VoucherRaw, Delegation: dev.Delegation(), Needs: p.Needs}
+}
+
+// resigned is a purchase with another accept, well signed.
+func resigned(t *testing.T, w *world, p negotiate.Purchase, change func(*market.Accept)) work.Order {
+	t.Helper()
+	change(&p.Accept)
+	p.AcceptRaw = markettest.Seal(t, w.renter, market.DomainAccept, p.Accept)
+	return orderOf(p, w.renter)
+}
+
+func badOrders(t *testing.T, w *world, good negotiate.Purchase, weak *identity.Device) map[string]badOrder {
+	t.Helper()
+	stranger := p2ptest.Device(t)
+	resign := func(change func(*market.Accept)) work.Order { return resigned(t, w, good, change) }
+	edit := func(change func(*work.Order)) work.Order {
+		o := orderOf(good, w.renter)
+		change(&o)
+		return o
+	}
+	return map[string]badOrder{
+		"garbage":             {w.renter, edit(func(o *work.Order) { o.Accept = []byte("x") }), p2p.KindBadRequest, ""},
+		"no delegation":       {w.renter, edit(func(o *work.Order) { o.Delegation = nil }), p2p.KindRefused, reason.DelegationPowers},
+		"other delegation":    {w.renter, edit(func(o *work.Order) { o.Delegation = stranger.Delegation() }), p2p.KindRefused, reason.DelegationPowers},
+		"other voucher":       {w.renter, edit(func(o *work.Order) { o.Voucher = []byte("x") }), p2p.KindBadRequest, ""},
+		"huge voucher":        {w.renter, edit(func(o *work.Order) { o.Voucher = make([]byte, negotiate.MaxVoucher+1) }), p2p.KindBadRequest, ""},
+		"other needs":         {w.renter, edit(func(o *work.Order) { o.Needs.DiskMiB = 1 }), p2p.KindBadRequest, ""},
+		"senseless needs":     {w.renter, edit(func(o *work.Order) { o.Needs.Kind = "tpu" }), p2p.KindBadRequest, ""},
+		"another's accept":    {stranger, orderOf(good, w.renter), p2p.KindForbidden, ""},
+		"beyond its powers":   {weak, orderOf(prepare(t, weak, w.shop.offer, "w", 1), weak), p2p.KindRefused, reason.DelegationPowers},
+		"out of limits":       {w.renter, resign(func(a *market.Accept) { a.Quantity = 99 }), p2p.KindBadRequest, ""},
+		"unknown offer":       {w.renter, resign(func(a *market.Accept) { a.Offer[0]++ }), p2p.KindRefused, reason.OfferUnknown},
+		"other provider":      {w.renter, resign(func(a *market.Accept) { a.Provider[0]++ }), p2p.KindRefused, reason.OfferUnknown},
+		"too cheap":           {w.renter, resign(func(a *market.Accept) { a.Rate-- }), p2p.KindRefused, reason.PriceBelow},
+		"too long":            {w.renter, resign(func(a *market.Accept) { a.Term = market.MaxTerm }), p2p.KindRefused, reason.TermOutOfRange},
+		"other unit":          {w.renter, resign(func(a *market.Accept) { a.Unit = "EURO" }), p2p.KindRefused, reason.UnknownUnit},
+		"other use terms":     {w.renter, resign(func(a *market.Accept) { a.Use[0]++ }), p2p.KindRefused, reason.TermsChanged},
+		"needs of the cpu":    {w.renter, resign(func(a *market.Accept) { a.Lot = markettest.CPULot; a.Term = 60 }), p2p.KindRefused, reason.ResourcesExceeded},
+		"more than is needed": {w.renter, resign(func(a *market.Accept) { a.Quantity = 2 }), p2p.KindRefused, reason.ResourcesExceeded},
+	}
+}
+
 // TestSellerRefuses gives the seller orders that break one rule each.
 func TestSellerRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		stranger := p2ptest.Device(t)
 		weakAccount, weakKey, _, err := identity.Generate()
 		if err != nil {
 			t.Fatal(err)
 		}
 		weak := limited(t, weakAccount, weakKey, identity.PowerPay)
 		good := prepare(t, w.renter, w.shop.offer, "n", 1)
-		order := func(p negotiate.Purchase, dev *identity.Device) work.Order {
-			return work.Order{Accept: p.AcceptRaw, Voucher: p.VoucherRaw, Delegation: dev.Delegation(), Needs: p.Needs}
-		}
-		resign := func(change func(*market.Accept)) work.Order {
-			p := good
-			change(&p.Accept)
-			p.AcceptRaw = markettest.Seal(t, w.renter, market.DomainAccept, p.Accept)
-			return order(p, w.renter)
-		}
-		edit := func(change func(*work.Order)) work.Order {
-			o := order(good, w.renter)
-			change(&o)
-			return o
-		}
-		for name, tt := range map[string]struct {
-			peer *identity.Device
-			o    work.Order
-			kind p2p.Kind
-			code reason.Code
-		}{
-			"garbage":             {w.renter, edit(func(o *work.Order) { o.Accept = []byte("x") }), p2p.KindBadRequest, ""},
-			"no delegation":       {w.renter, edit(func(o *work.Order) { o.Delegation = nil }), p2p.KindRefused, reason.DelegationPowers},
-			"other delegation":    {w.renter, edit(func(o *work.Order) { o.Delegation = stranger.Delegation() }), p2p.KindRefused, reason.DelegationPowers},
-			"other voucher":       {w.renter, edit(func(o *work.Order) { o.Voucher = []byte("x") }), p2p.KindBadRequest, ""},
-			"huge voucher":        {w.renter, edit(func(o *work.Order) { o.Voucher = make([]byte, negotiate.MaxVoucher+1) }), p2p.KindBadRequest, ""},
-			"other needs":         {w.renter, edit(func(o *work.Order) { o.Needs.DiskMiB = 1 }), p2p.KindBadRequest, ""},
-			"senseless needs":     {w.renter, edit(func(o *work.Order) { o.Needs.Kind = "tpu" }), p2p.KindBadRequest, ""},
-			"another's accept":    {stranger, order(good, w.renter), p2p.KindForbidden, ""},
-			"beyond its powers":   {weak, order(prepare(t, weak, w.shop.offer, "w", 1), weak), p2p.KindRefused, reason.DelegationPowers},
-			"out of limits":       {w.renter, resign(func(a *market.Accept) { a.Quantity = 99 }), p2p.KindBadRequest, ""},
-			"unknown offer":       {w.renter, resign(func(a *market.Accept) { a.Offer[0]++ }), p2p.KindRefused, reason.OfferUnknown},
-			"other provider":      {w.renter, resign(func(a *market.Accept) { a.Provider[0]++ }), p2p.KindRefused, reason.OfferUnknown},
-			"too cheap":           {w.renter, resign(func(a *market.Accept) { a.Rate-- }), p2p.KindRefused, reason.PriceBelow},
-			"too long":            {w.renter, resign(func(a *market.Accept) { a.Term = market.MaxTerm }), p2p.KindRefused, reason.TermOutOfRange},
-			"other unit":          {w.renter, resign(func(a *market.Accept) { a.Unit = "EURO" }), p2p.KindRefused, reason.UnknownUnit},
-			"other use terms":     {w.renter, resign(func(a *market.Accept) { a.Use[0]++ }), p2p.KindRefused, reason.TermsChanged},
-			"needs of the cpu":    {w.renter, resign(func(a *market.Accept) { a.Lot = markettest.CPULot; a.Term = 60 }), p2p.KindRefused, reason.ResourcesExceeded},
-			"more than is needed": {w.renter, resign(func(a *market.Accept) { a.Quantity = 2 }), p2p.KindRefused, reason.ResourcesExceeded},
-		} {
+		for name, tt := range badOrders(t, w, good, weak) {
 			_, err := w.seller.Answer(t.Context(), tt.peer.Peer(), tt.o, time.Now())
 			wired := negotiate.Refusal(err)
 			r, _ := reason.Of(negotiate.Typed(wired))
@@ -348,14 +360,14 @@ func TestSellerRefuses(t *testing.T) {
 		if w.shop.calls != 0 {
 			t.Fatal("a bad order reached the shop")
 		}
-		if _, err := w.seller.Answer(t.Context(), w.renter.Peer(), order(good, w.renter), time.Now()); err != nil {
+		if _, err := w.seller.Answer(t.Context(), w.renter.Peer(), orderOf(good, w.renter), time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		reused := resign(func(a *market.Accept) { a.Term++ }) // the same nonce and so the same id
+		reused := resigned(t, w, good, func(a *market.Accept) { a.Term++ }) // the same nonce and so the same id
 		if _, err := w.seller.Answer(t.Context(), w.renter.Peer(), reused, time.Now()); p2p.KindOf(err) != p2p.KindConflict {
 			t.Fatal("another accept with the id of a sold one:", err)
 		}
-		if _, err := w.seller.Answer(t.Context(), w.renter.Peer(), order(prepare(t, w.renter, w.shop.offer, "m", 1), w.renter),
+		if _, err := w.seller.Answer(t.Context(), w.renter.Peer(), orderOf(prepare(t, w.renter, w.shop.offer, "m", 1), w.renter),
 			time.Now().Add(3*time.Hour)); !reason.Is(err, reason.OfferExpired) {
 			t.Fatal("a lapsed offer:", err)
 		}

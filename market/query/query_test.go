@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,12 +30,15 @@ func facts(t testing.TB, change ...func(*market.Offer)) (gpu, cpu query.Facts, o
 	return query.FactsOf(&o, &o.Lots[0]), query.FactsOf(&o, &o.Lots[1]), o
 }
 
-func TestMatch(t *testing.T) {
-	gpu, cpu, o := facts(t)
-	for _, tt := range []struct {
-		q        string
-		gpu, cpu bool
-	}{
+// match is a query and which of the two lots it finds.
+type match struct {
+	q        string
+	gpu, cpu bool
+}
+
+// countsAndNames judge kinds, models and counts.
+func countsAndNames() []match {
+	return []match{
 		{"", true, false},
 		{"kind=gpu", true, false},
 		{"kind=cpu", false, true},
@@ -61,6 +65,12 @@ func TestMatch(t *testing.T) {
 		{"num_gpus=0 kind=any", false, true},
 		{"devices=4", true, false},
 		{"free>=3", false, false},
+	}
+}
+
+// pricesAndSizes judge numbers with units.
+func pricesAndSizes() []match {
+	return []match{
 		{"price<0.42", false, false},
 		{"price<=0.42", true, false},
 		{"price<0.420001", true, false},
@@ -82,6 +92,12 @@ func TestMatch(t *testing.T) {
 		{"min_term<300", false, false},
 		{"max_term>=1d", true, false},
 		{"max_term>24h", false, false},
+	}
+}
+
+// otherFields judge the rest; account is the provider.
+func otherFields(account string) []match {
+	return []match{
 		{"region=eu-west", true, false},
 		{"region in [eu-west,us-east]", true, false},
 		{"geolocation=US", false, false},
@@ -95,7 +111,7 @@ func TestMatch(t *testing.T) {
 		{"driver<=550", true, false},
 		{"driver>=550.54.15", false, false},
 		{"driver<560", true, false},
-		{"provider=" + o.Account.String(), true, false},
+		{"provider=" + account, true, false},
 		{"fp32_matmul>80000", false, false},
 		{"fp32_matmul>=80000", true, false},
 		{"fp32_matmul>=80TFLOPS", true, false},
@@ -107,7 +123,13 @@ func TestMatch(t *testing.T) {
 		{"vram!=1 kind=cpu", false, false},
 		{"driver notin [1] kind=cpu", false, false},
 		{"price<1 price=any", true, false},
-	} {
+	}
+}
+
+func TestMatch(t *testing.T) {
+	gpu, cpu, o := facts(t)
+	cases := slices.Concat(countsAndNames(), pricesAndSizes(), otherFields(o.Account.String()))
+	for _, tt := range cases {
 		q, err := query.Parse(tt.q)
 		if err != nil {
 			t.Errorf("%q: %v", tt.q, err)
