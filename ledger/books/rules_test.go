@@ -249,6 +249,25 @@ func TestFinalBelowVouchers(t *testing.T) {
 	p.equal()
 }
 
+// A voucher that was under way when the lane ended lower is taken as a record and owes no more than the end: else the two sides differ.
+func TestVoucherBeyondTheEnd(t *testing.T) {
+	p := newPair(t)
+	lane := p.sell(1, 0)
+	late := p.promise(lane, 300)
+	p.close(lane, 110)
+	a, err := p.deliver(late)
+	if err != nil || a.Added != 110 {
+		t.Fatal(a, err)
+	}
+	if a, err = p.deliver(late); err != nil || !a.Already {
+		t.Fatal(a, err)
+	}
+	p.equal()
+	if got := p.provider.account(ledger.AsProvider, p.renter); got.Owed != 110 || got.Open != 0 {
+		t.Fatalf("%+v", got)
+	}
+}
+
 // One failing close blocked the rest (akash support#441).
 func TestOneFailureBlocksNobody(t *testing.T) {
 	p := newPair(t)

@@ -31,7 +31,7 @@ func checkCheckpoint(note []byte, device identity.PeerID) error {
 // Accepted is what became of a voucher.
 type Accepted struct {
 	Lane    Lane
-	Added   money.Micro // to the lane; 0 for a repeat
+	Added   money.Micro // to what the lane owes; 0 for a repeat, or beyond the final charge
 	Already bool        // it was here
 	Receipt []byte      // to send back once the transaction is committed; nil for the opening voucher
 }
@@ -76,12 +76,12 @@ func (t *Tx) AcceptVoucher(envelope []byte, evidence wire.Hash) (Accepted, error
 	if err := t.checkVoucherCredit(l, v); err != nil {
 		return Accepted{}, fmt.Errorf("voucher %d of lane %s: %w", v.Seq, v.Lane.Short(), err)
 	}
-	added := v.Amount - l.Amount
+	was := l.Owed()
 	if err := t.raise(&l, ledger.AsProvider, v); err != nil {
 		return Accepted{}, err
 	}
 	receipt, err := t.receipt(&l, v, evidence)
-	return Accepted{Lane: l, Added: added, Receipt: receipt}, err
+	return Accepted{Lane: l, Added: l.Owed() - was, Receipt: receipt}, err
 }
 
 // rules gathers what the acceptance rules need of a lane.
@@ -95,7 +95,7 @@ func (r *Reader) rules(l Lane) (voucher.Lane, error) {
 		return voucher.Lane{}, err
 	}
 	return voucher.Lane{
-		Channel: l.Channel, Lane: l.Lane, Device: l.Device, Powers: d, Proof: l.Proof, Final: l.Final,
+		Channel: l.Channel, Lane: l.Lane, Device: l.Device, Powers: d, Proof: l.Proof,
 		Last: &voucher.Signed{Voucher: voucher.Voucher{Seq: l.Seq, Amount: l.Amount, Quantity: l.Quantity}, Raw: last, Hash: l.Voucher},
 	}, nil
 }
@@ -111,11 +111,11 @@ func (l Lane) raised(v voucher.Signed) Lane {
 // already, so a voucher for that always fits: a promise for work done is never refused for want of credit.
 func (t *Tx) checkVoucherCredit(l Lane, v voucher.Signed) error {
 	next := l.raised(v)
-	was, err := money.Add(l.Amount, l.Open())
+	was, err := money.Add(l.Owed(), l.Open())
 	if err != nil {
 		return err
 	}
-	is, err := money.Add(next.Amount, next.Open())
+	is, err := money.Add(next.Owed(), next.Open())
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (t *Tx) checkVoucherCredit(l Lane, v voucher.Signed) error {
 // raise books v on its lane.
 func (t *Tx) raise(l *Lane, role ledger.Role, v voucher.Signed) error {
 	next := l.raised(v)
-	added, err := ledger.Signed(next.Amount - l.Amount)
+	added, err := ledger.Signed(next.Owed() - l.Owed())
 	if err != nil {
 		return err
 	}
@@ -135,11 +135,13 @@ func (t *Tx) raise(l *Lane, role ledger.Role, v voucher.Signed) error {
 	}
 	peer := l.Channel.Peer(t.b.self)
 	postings := append(debt(role, l.Channel, added), hold(role, l.Channel, -used)...)
-	_, err = t.post(ledger.Entry{
-		ID: ledger.EntryID(ledger.KindUsage, v.Hash), Kind: ledger.KindUsage, Peer: peer, Lane: l.Lane, Postings: postings, Refs: hashes(v.Hash),
-	})
-	if err != nil {
-		return err
+	if len(postings) > 0 { // none for a voucher beyond the final charge: the record is kept, and owes nothing more
+		_, err = t.post(ledger.Entry{
+			ID: ledger.EntryID(ledger.KindUsage, v.Hash), Kind: ledger.KindUsage, Peer: peer, Lane: l.Lane, Postings: postings, Refs: hashes(v.Hash),
+		})
+		if err != nil {
+			return err
+		}
 	}
 	err = t.change(role, l.Channel.Unit, peer, func(a *Account) error {
 		return errors.Join(a.owe(added), a.reopen(l.Open(), next.Open()))

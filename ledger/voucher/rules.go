@@ -28,7 +28,7 @@ var (
 	ErrEquivocation = errors.New("two vouchers with one sequence")
 	// ErrCap says that a lane would go over what the account let the device sign for.
 	ErrCap = errors.New("over the cap of the device's delegation")
-	// ErrFinal says that a voucher promises more than the charge with which its lane ended.
+	// ErrFinal says that a voucher to be signed would promise more than the charge with which its lane ended.
 	ErrFinal = errors.New("over the lane's final charge")
 )
 
@@ -52,7 +52,6 @@ type Lane struct {
 	Powers  identity.Delegation // of that device
 	Proof   wire.Hash           // hash of the delegation
 	Last    *Signed             // newest voucher; nil before the opening one
-	Final   *money.Micro        // charge with which the lane ended; nil while it is open
 }
 
 // Verdict is what a voucher is to its lane.
@@ -65,8 +64,8 @@ const (
 )
 
 // Next judges a voucher that [Open] read (spec: ledger, Model): the same bytes are already here, the same sequence with other bytes is
-// equivocation, and a new one must strictly raise sequence and amount, be signed by the lane's device within its delegation, and stay
-// within the final charge. older gives the voucher with a sequence below the newest, or nil if it is not kept. The credit limit over
+// equivocation, and a new one must strictly raise sequence and amount and be signed by the lane's device within its delegation. A lane
+// that has ended takes vouchers, too: what counts of them is at most the final charge, for the books to see to. older gives the voucher with a sequence below the newest, or nil if it is not kept. The credit limit over
 // all lanes is for [ledger.Limits.Check].
 func (l Lane) Next(v Signed, older func(seq uint64) []byte) (Verdict, error) {
 	if err := l.identity(v.Voucher); err != nil {
@@ -122,8 +121,6 @@ func (l Lane) order(v Signed, older func(seq uint64) []byte) (Verdict, error) {
 		return 0, fmt.Errorf("%w: amount %v after %v", ErrOrder, v.Amount, l.Last.Amount)
 	case v.Seq == l.Last.Seq+1 && v.Prev != l.Last.Hash:
 		return 0, ErrChain
-	case l.Final != nil && v.Amount > *l.Final:
-		return 0, fmt.Errorf("%w: %v of %v", ErrFinal, v.Amount, *l.Final)
 	}
 	return New, nil
 }

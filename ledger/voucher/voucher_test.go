@@ -111,9 +111,6 @@ func TestRules(t *testing.T) {
 	otherUnit.Channel.Unit = "EUR"
 	shrunk := w.next(w.second, 2, 200)
 	shrunk.Quantity = 1
-	final := money.Micro(150)
-	closed := w.lane
-	closed.Final = &final
 	fresh := w.lane
 	fresh.Last = nil
 	twin := w.renter.second(t, identity.AllPowers, 1<<40)
@@ -147,8 +144,6 @@ func TestRules(t *testing.T) {
 		"a device that may not pay":  {of(weak), sign(t, weak, w.next(w.second, 2, 200)), 0, identity.ErrPower},
 		"within the device's cap":    {of(poor), sign(t, poor, w.next(w.second, 2, 150)), voucher.New, nil},
 		"over the device's cap":      {of(poor), sign(t, poor, w.next(w.second, 2, 151)), 0, voucher.ErrCap},
-		"up to the final charge":     {closed, sign(t, w.renter.dev, w.next(w.second, 2, 150)), voucher.New, nil},
-		"over the final charge":      {closed, sign(t, w.renter.dev, w.next(w.second, 2, 151)), 0, voucher.ErrFinal},
 		"another delegation's proof": {of(twin), sign(t, w.renter.dev, w.next(w.second, 2, 200)), 0, voucher.ErrSigner},
 	} {
 		verdict, err := c.lane.Next(c.v, w.older)
