@@ -259,6 +259,34 @@ func TestProbe(t *testing.T) {
 	})
 }
 
+// TestAnOfferHeardThroughOthersIsReachedByItsAddress: owner and renter only meet through a third peer.
+func TestAnOfferHeardThroughOthersIsReachedByItsAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := p2ptest.NewNet(t)
+		owner := newMachine(t, net, p2ptest.Device(t), &seqStore{})
+		between := newMachine(t, net, p2ptest.Device(t), nil)
+		renter := newMachine(t, net, p2ptest.Device(t), nil)
+		for _, m := range []*machine{owner, renter} {
+			if err := m.node.Connect(t.Context(), between.node.PeerAddr()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := offer(owner.dev)
+		o.Addrs = owner.node.Addrs()
+		if err := owner.pub.Set(o); err != nil {
+			t.Fatal(err)
+		}
+		after(3 * time.Second)
+		if _, err := renter.board.Probe(t.Context(), owner.dev.Peer()); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range []*machine{owner, between, renter} {
+			m.stop()
+			m.node.Close()
+		}
+	})
+}
+
 func TestProbesDoNotSilenceGossip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := p2ptest.NewNet(t)

@@ -26,6 +26,10 @@ func (b *Board) Probe(ctx context.Context, device identity.PeerID) (book.Entry, 
 	if !ok {
 		return book.Entry{}, reason.Errorf(reason.OfferUnknown, "no live offer of device %s", device.Short())
 	}
+	if len(e.Addrs) > 0 {
+		// An offer heard by gossip may be of a peer that we never met. Where this fails the call says so.
+		_ = b.net.Connect(ctx, p2p.PeerAddr{Peer: device, Addrs: e.Addrs})
+	}
 	var answer ProbeAnswer
 	err := p2p.Call(ctx, b.net, device, b.protocol(work.ProtoProbe), ProbeAsk{Offer: e.Prefix()}, &answer, maxProbe)
 	if err != nil {

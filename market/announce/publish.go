@@ -132,9 +132,7 @@ func (p *Publisher) answerProbe(ctx context.Context, _ identity.PeerID, ask Prob
 	if cur == nil || want == nil {
 		return ProbeAnswer{}, nil
 	}
-	if p.same(*cur, *want) {
-		free = want.FreeBits() // else they belong to lots that are not published yet
-	}
+	free = freeOf(*cur, *want, free)
 	if last.raw == nil || last.free != free || time.Since(last.at) > freshBeat {
 		var err error
 		if last, err = p.signBeat(ctx, free); err != nil || last.raw == nil {

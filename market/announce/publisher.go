@@ -184,42 +184,75 @@ func (p *Publisher) withdrawLast(ctx context.Context) {
 func (p *Publisher) step(ctx context.Context) (time.Duration, error) {
 	p.mu.Lock()
 	want, cur, told, free := p.want, p.cur, p.told, p.free
-	offered, beatDue := p.offered, p.beaten.Add(p.nextIn)
+	beatDue := p.beaten.Add(p.nextIn)
 	p.mu.Unlock()
 	now := time.Now()
 	if want == nil {
 		return time.Hour, p.withdraw(ctx)
 	}
-	if cur == nil || now.Sub(cur.Issued()) > OfferTTL/2 || !p.same(*cur, *want) {
-		if wait := offered.Add(changeEvery).Sub(now); cur != nil && wait > 0 && !p.lapsing(*cur, now) {
-			return wait, nil
-		}
+	wait := p.offerDue(cur, *want, now)
+	if wait <= 0 || (!told && p.members() > 0 && p.knock.AllowN(now, 1)) {
 		return 0, p.publishOffer(ctx, *want)
 	}
 	if !told {
-		if p.members() > 0 && p.knock.AllowN(now, 1) {
-			return 0, p.publishOffer(ctx, *want)
-		}
-		if now.Before(beatDue) && want.FreeBits() == free {
-			return min(knockEvery, beatDue.Sub(now)), nil
-		}
+		wait = min(wait, knockEvery)
 	}
-	if want.FreeBits() != free {
-		if r := p.beats.ReserveN(now, 1); r.DelayFrom(now) > 0 {
-			wait := r.DelayFrom(now)
+	bits := freeOf(*cur, *want, free)
+	if bits != free {
+		r := p.beats.ReserveN(now, 1)
+		if d := r.DelayFrom(now); d > 0 {
 			r.CancelAt(now)
-			return wait, nil
+			return min(wait, d), nil
 		}
-		return 0, p.publishBeat(ctx, want.FreeBits())
+		return 0, p.publishBeat(ctx, bits)
 	}
 	if !now.Before(beatDue) {
-		return 0, p.publishBeat(ctx, want.FreeBits())
+		return 0, p.publishBeat(ctx, bits)
 	}
-	return beatDue.Sub(now), nil
+	return min(wait, beatDue.Sub(now)), nil
 }
 
-func (p *Publisher) lapsing(o market.SealedOffer, now time.Time) bool {
-	return now.Sub(o.Issued()) >= OfferTTL
+// offerDue is how long it is until a full offer must go out: at once for the first, after half its time to live, and when this
+// machine's clock was set; at least 30 s after the one before when something else changed.
+func (p *Publisher) offerDue(cur *market.SealedOffer, want market.Offer, now time.Time) time.Duration {
+	if cur == nil {
+		return 0
+	}
+	p.mu.Lock()
+	age := now.Sub(p.offered) // by the monotonic clock
+	p.mu.Unlock()
+	stepped := now.Round(0).Sub(cur.Issued()) - age
+	switch {
+	case age >= OfferTTL/2 || stepped.Abs() > market.Skew/2:
+		return 0
+	case !p.same(*cur, want):
+		return changeEvery - age
+	}
+	return OfferTTL/2 - age
+}
+
+// freeOf is what a heartbeat of cur says of the devices that want has free; while another set of devices waits to be published, what it
+// said before.
+func freeOf(cur market.SealedOffer, want market.Offer, before uint64) uint64 {
+	if cur.Devices() != want.Devices() {
+		return before
+	}
+	var ids []wire.Hash
+	for _, l := range cur.Lots {
+		for _, s := range l.Slots {
+			ids = append(ids, s.Device)
+		}
+	}
+	i := 0
+	for _, l := range want.Lots {
+		for _, s := range l.Slots {
+			if ids[i] != s.Device {
+				return before
+			}
+			i++
+		}
+	}
+	return want.FreeBits()
 }
 
 // members is how many others the topic has; 0 before the board joined it.

@@ -46,9 +46,13 @@ func TestLifeOfAnOffer(t *testing.T) {
 		if err := owner.pub.Set(o); err != nil {
 			t.Fatal(err)
 		}
+		o = o.WithFree(0b00100) // goes out at once even so
+		if err := owner.pub.Set(o); err != nil {
+			t.Fatal(err)
+		}
 		after(10 * time.Second)
-		if e, _ := renter.sees(owner.dev); e.Hash != first.Hash {
-			t.Fatal("a second offer within 30 s")
+		if e, _ := renter.sees(owner.dev); e.Hash != first.Hash || e.Free != 0b00100 {
+			t.Fatalf("a second offer within 30 s, or free devices kept back: %b", e.Free)
 		}
 		after(25 * time.Second)
 		second, _ := renter.sees(owner.dev)

@@ -101,11 +101,12 @@ type Deal struct {
 func Buy(ctx context.Context, n p2p.Network, network string, dev *identity.Device, p Purchase) (Deal, error) {
 	order := work.Order{Accept: p.AcceptRaw, Voucher: p.VoucherRaw, Delegation: dev.Delegation(), Needs: p.Needs}
 	protocol := p2p.ProtocolID(network, work.ProtoTrade)
+	provider := p2p.PeerAddr{Peer: p.Offer.Device, Addrs: p.Offer.Addrs}
 	sent := false
 	var err error
 	for try, pause := 1, firstPause; ; try, pause = try+1, pause*2 {
 		var sold work.Sold
-		err = ask(ctx, n, p.Offer.Device, protocol, order, &sold)
+		err = ask(ctx, n, provider, protocol, order, &sold)
 		if err == nil {
 			return p.check(sold)
 		}
@@ -123,10 +124,13 @@ func Buy(ctx context.Context, n p2p.Network, network string, dev *identity.Devic
 	return Deal{}, fmt.Errorf("buy lease %s: %w", p.ID.Short(), err)
 }
 
-func ask(ctx context.Context, n p2p.Network, peer identity.PeerID, protocol p2p.Protocol, o work.Order, sold *work.Sold) error {
+func ask(ctx context.Context, n p2p.Network, to p2p.PeerAddr, protocol p2p.Protocol, o work.Order, sold *work.Sold) error {
 	ctx, cancel := context.WithTimeout(ctx, tryWithin)
 	defer cancel()
-	return p2p.Call(ctx, n, peer, protocol, o, sold, work.MaxMessage)
+	if len(to.Addrs) > 0 {
+		_ = n.Connect(ctx, to) // the provider may be one that we never met; where this fails the call says so
+	}
+	return p2p.Call(ctx, n, to.Peer, protocol, o, sold, work.MaxMessage)
 }
 
 // final reports whether the provider understood the order and did not sell, so that asking again is useless.

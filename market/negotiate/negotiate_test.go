@@ -114,15 +114,17 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{net: p2ptest.NewNet(t), owner: p2ptest.Device(t), renter: p2ptest.Device(t)}
+	w.ownerNode = w.net.Join(w.owner)
+	o := markettest.Offer(w.owner, 1, time.Now())
+	o.Addrs = w.ownerNode.Addrs()
 	w.shop = &shop{
-		dev: w.owner, offer: markettest.Sealed(t, w.owner, markettest.Offer(w.owner, 1, time.Now())),
+		dev: w.owner, offer: markettest.Sealed(t, w.owner, o),
 		taken: map[wire.Hash]uint64{}, leases: map[market.LeaseID][]byte{},
 	}
 	var err error
 	if w.seller, err = negotiate.NewSeller(w.owner, w.shop, w.shop); err != nil {
 		t.Fatal(err)
 	}
-	w.ownerNode = w.net.Join(w.owner)
 	w.ownerNode.Handle(protocol, negotiate.Limits(), w.seller.Handler())
 	w.node = w.net.Join(w.renter)
 	w.net.Mesh()
