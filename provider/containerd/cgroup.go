@@ -116,6 +116,13 @@ func (g cgroups) clear(ctx context.Context, path string) error {
 	}
 }
 
+// tidy removes the group above all jobs' if none is left.
+func (g cgroups) tidy(path string) {
+	for _, dir := range g.dirs(path) {
+		_ = unix.Rmdir(dir) // jobs run on in it
+	}
+}
+
 // dirs are the folders of a job's group, those of nested groups before their parents.
 func (g cgroups) dirs(path string) []string {
 	tops := []string{filepath.Join(g.root, path)}

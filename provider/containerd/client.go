@@ -29,7 +29,8 @@ type Config struct {
 	// RuntimeRoot is where runc keeps its state; empty: /run/containerd/runc, which all containerd daemons of a machine share. A private
 	// containerd that could meet its own namespace's name there needs another.
 	RuntimeRoot string
-	// Logger is the absolute path of the program that writes a job's log: it must call [LoggerMain] when its first argument is [LoggerVerb].
+	// Logger is the absolute path of the program that writes a job's log: with [LoggerVerb] as its first argument it gives its second to
+	// provider/access.RunLogger.
 	Logger string
 }
 
@@ -58,6 +59,7 @@ type Client struct {
 	config  Config
 	client  *containerd.Client
 	cgroups cgroups
+	making  locks // so that a repeated Create or a Delete does not meet the first one half-way
 }
 
 var _ provider.Runtime = (*Client)(nil)
@@ -76,7 +78,10 @@ func New(c Config) (*Client, error) {
 }
 
 // Close ends the connection. Containers go on.
-func (c *Client) Close() error { return c.client.Close() }
+func (c *Client) Close() error {
+	c.cgroups.tidy("/" + c.config.Namespace)
+	return c.client.Close()
+}
 
 // Info implements provider.Runtime.
 func (c *Client) Info(ctx context.Context) (provider.RuntimeInfo, error) {

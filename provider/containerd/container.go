@@ -45,12 +45,17 @@ func (c *Client) Create(ctx context.Context, req provider.CreateRequest) (provid
 	if err != nil {
 		return provider.Created{}, fmt.Errorf("create container %s: %w", req.ID, err)
 	}
+	unlock, err := c.making.lock(ctx, req.ID)
+	if err != nil {
+		return provider.Created{}, fmt.Errorf("create container %s: %w", req.ID, err)
+	}
+	defer unlock()
 	if old, err := c.task(ctx, req.ID); err == nil {
 		return provider.Created{PID: int(old.Pid())}, nil // made by a call whose answer was lost
 	} else if !errdefs.IsNotFound(err) {
 		return provider.Created{}, c.fail(err, "create container %s", req.ID)
 	}
-	if err := c.Delete(ctx, req.ID); err != nil { // what a call that was cut off left behind
+	if err := c.remove(ctx, req.ID); err != nil { // what a call that was cut off left behind
 		return provider.Created{}, err
 	}
 	img, err := c.client.GetImage(ctx, imageName(req.Image))
@@ -73,7 +78,7 @@ func (c *Client) Create(ctx context.Context, req provider.CreateRequest) (provid
 	if err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), endIn)
 		defer cancel()
-		return provider.Created{}, errors.Join(c.fail(err, "create container %s", req.ID), c.Delete(clean, req.ID))
+		return provider.Created{}, errors.Join(c.fail(err, "create container %s", req.ID), c.remove(clean, req.ID))
 	}
 	return provider.Created{PID: int(task.Pid())}, nil
 }
@@ -257,6 +262,16 @@ func (c *Client) freeze(ctx context.Context, id, op string, to, from containerd.
 
 // Delete implements provider.Runtime.
 func (c *Client) Delete(ctx context.Context, id string) error {
+	unlock, err := c.making.lock(ctx, id)
+	if err != nil {
+		return fmt.Errorf("delete container %s: %w", id, err)
+	}
+	defer unlock()
+	return c.remove(ctx, id)
+}
+
+// remove is Delete; the id is locked.
+func (c *Client) remove(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(c.with(ctx), endIn)
 	defer cancel()
 	ct, err := c.client.LoadContainer(ctx, id)

@@ -1,9 +1,11 @@
 package containerd_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
+	"github.com/gpufair/gpufair/provider/access"
 	"github.com/gpufair/gpufair/provider/containerd"
 	"github.com/gpufair/gpufair/provider/containerd/containerdtest"
 	"github.com/gpufair/gpufair/provider/jobnet"
@@ -14,7 +16,11 @@ import (
 // TestMain lets the test's own program be the jobs' logger, as the daemon's is.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == containerd.LoggerVerb {
-		containerd.LoggerMain(os.Args[2])
+		if err := access.RunLogger(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }

@@ -61,20 +61,23 @@ func bomb(t *testing.T, n int64) []byte {
 	return b.Bytes()
 }
 
-// TestBadImages imports what is not an image for this machine: it is refused for the right reason and nothing of it stays.
-func TestBadImages(t *testing.T) {
-	d := containerdtest.Start(t)
-	client := connect(t, config(t, d))
-	small := func() containerdtest.Image {
-		return containerdtest.NewImage(t, containerdtest.ImageConfig{Args: []string{"x"}, Files: map[string][]byte{"bin/x": []byte("x")}})
-	}
-	good := small()
-	zeros := bomb(t, 48<<20)
-	cases := map[string]struct {
-		img  containerdtest.Image
-		tar  func(b []byte) []byte
-		says string
-	}{
+// badImage is an image, what spoils its archive, and what is said of it.
+type badImage struct {
+	img  containerdtest.Image
+	tar  func(b []byte) []byte
+	says string
+}
+
+func smallImage(t *testing.T) containerdtest.Image {
+	t.Helper()
+	return containerdtest.NewImage(t, containerdtest.ImageConfig{Args: []string{"x"}, Files: map[string][]byte{"bin/x": []byte("x")}})
+}
+
+func badImages(t *testing.T) map[string]badImage {
+	t.Helper()
+	small := func() containerdtest.Image { return smallImage(t) }
+	good, zeros := small(), bomb(t, 48<<20)
+	return map[string]badImage{
 		"garbage":           {img: good, tar: func([]byte) []byte { return []byte("not a tar") }, says: "read archive"},
 		"empty":             {img: good, tar: func([]byte) []byte { return nil }, says: "read archive"},
 		"truncated in blob": {img: good, tar: func(b []byte) []byte { return b[:2600] }, says: "read archive"},
@@ -123,7 +126,14 @@ func TestBadImages(t *testing.T) {
 			})
 		}(), says: "unpacked it is larger"},
 	}
-	for name, c := range cases {
+}
+
+// TestBadImages imports what is not an image for this machine: it is refused for the right reason and nothing of it stays.
+func TestBadImages(t *testing.T) {
+	d := containerdtest.Start(t)
+	client := connect(t, config(t, d))
+	good := smallImage(t)
+	for name, c := range badImages(t) {
 		t.Run(name, func(t *testing.T) {
 			b := c.img.Archive(t)
 			if c.tar != nil {

@@ -372,6 +372,7 @@ func shimKilled(t *testing.T, d *containerdtest.Daemon, rig providertest.Rig) {
 		t.Fatalf("end: %+v", end)
 	}
 	rig.Delete(t, j.ID)
+	d.ForgetShim("gpufair-test", j.ID)
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", j.Created.PID))
 	if err == nil && !strings.Contains(string(b), "State:\tZ") { // dead is enough: reaping it is for the host's init
 		t.Errorf("the job's first process outlived its deletion:\n%s", b)

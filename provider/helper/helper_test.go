@@ -3,6 +3,7 @@ package helper_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpufair/gpufair/provider"
+	"github.com/gpufair/gpufair/provider/access"
 	"github.com/gpufair/gpufair/provider/containerd"
 	"github.com/gpufair/gpufair/provider/containerd/containerdtest"
 	"github.com/gpufair/gpufair/provider/helper"
@@ -21,7 +23,11 @@ import (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == containerd.LoggerVerb {
-		containerd.LoggerMain(os.Args[2])
+		if err := access.RunLogger(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }

@@ -4,6 +4,7 @@ package containerdtest
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -138,6 +139,12 @@ func (d *Daemon) Shims() []int {
 		}
 	}
 	return pids
+}
+
+// ForgetShim removes the socket that a killed shim left behind outside of the daemon's folder.
+func (d *Daemon) ForgetShim(namespace, id string) {
+	name := sha256.Sum256([]byte(filepath.Join(d.Address, namespace, id))) // as containerd's SocketAddress has it
+	_ = os.Remove(fmt.Sprintf("/run/containerd/s/%x", name))               // gone with a shim that ended well
 }
 
 // Mounts are the mounts below the daemon's folder, newest first.

@@ -1,5 +1,5 @@
-// Command job is the program in the image of the tests: each verb shows one thing that a job can do, or tries to. Its standard library only
-// body is built static, so that an image needs nothing else.
+// Command job is the program in the image of the tests: each verb shows one thing that a job can do, or tries to. It is built
+// static of the standard library, so that an image needs nothing else.
 package main
 
 import (
@@ -16,92 +16,115 @@ import (
 )
 
 func main() {
-	if len(os.Args) < 2 {
+	verbs := map[string]func(args []string){
+		"exit":   func(a []string) { os.Exit(number(a[0])) },
+		"say":    say,
+		"lines":  lines,
+		"count":  count,
+		"trap":   trap,
+		"crash":  crash,
+		"orphan": func([]string) { must(exec.Command("/bin/job", "spawn").Run()) }, // leaves a grandchild behind
+		"spawn":  func([]string) { must(exec.Command("/bin/job", "sleep").Start()) },
+		"sleep":  sleep,
+		"eat":    eat,
+		"fork":   fork,
+		"show":   func([]string) { show() },
+		"write":  write,
+		"fill":   fill,
+	}
+	if len(os.Args) < 2 || verbs[os.Args[1]] == nil {
 		fmt.Fprintln(os.Stderr, "usage: job VERB [ARGUMENT...]")
 		os.Exit(2)
 	}
-	arg := ""
-	if len(os.Args) > 2 {
-		arg = os.Args[2]
+	verbs[os.Args[1]](os.Args[2:])
+}
+
+// say writes to standard output and to standard error.
+func say(a []string) {
+	fmt.Println("out " + a[0])
+	fmt.Fprintln(os.Stderr, "err "+a[0])
+}
+
+func lines(a []string) {
+	for i := range number(a[0]) {
+		fmt.Println("line", i)
 	}
-	switch os.Args[1] {
-	case "exit":
-		os.Exit(number(arg))
-	case "say": // to standard output and to standard error
-		fmt.Println("out " + arg)
-		fmt.Fprintln(os.Stderr, "err "+arg)
-	case "lines": // arg lines
-		for i := range number(arg) {
-			fmt.Println("line", i)
+}
+
+// count writes a line each tenth of a second until a file is there.
+func count(a []string) {
+	for i := 0; ; i++ {
+		if _, err := os.Stat(a[0]); err == nil {
+			os.Exit(7)
 		}
-	case "count": // a line each tenth of a second until a file is there
-		for i := 0; ; i++ {
-			if _, err := os.Stat(arg); err == nil {
-				os.Exit(7)
-			}
-			fmt.Println("line", i)
-			time.Sleep(100 * time.Millisecond)
+		fmt.Println("line", i)
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// trap ends in its own way on SIGTERM.
+func trap([]string) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGTERM)
+	fmt.Println("ready")
+	<-c
+	fmt.Println("asked to stop")
+	os.Exit(3)
+}
+
+func crash(a []string) {
+	signal.Reset()
+	_ = syscall.Kill(os.Getpid(), syscall.Signal(number(a[0])))
+	select {}
+}
+
+func sleep([]string) {
+	fmt.Println("ready")
+	for {
+		time.Sleep(time.Hour)
+	}
+}
+
+// eat takes MiB of memory and touches them.
+func eat(a []string) {
+	var held [][]byte
+	for range number(a[0]) {
+		b := make([]byte, 1<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
 		}
-	case "trap": // ends in its own way on SIGTERM
-		c := make(chan os.Signal, 1)
-		signal.Notify(c, syscall.SIGTERM)
-		fmt.Println("ready")
-		<-c
-		fmt.Println("asked to stop")
-		os.Exit(3)
-	case "crash":
-		signal.Reset()
-		_ = syscall.Kill(os.Getpid(), syscall.Signal(number(arg)))
-		select {}
-	case "orphan": // leaves a grandchild behind
-		must(exec.Command("/bin/job", "spawn").Run())
-	case "spawn":
-		must(exec.Command("/bin/job", "sleep").Start())
-	case "sleep":
-		fmt.Println("ready")
-		for {
-			time.Sleep(time.Hour)
+		held = append(held, b)
+	}
+	fmt.Println("ate", len(held))
+}
+
+// fork starts processes until there are enough or it is stopped.
+func fork(a []string) {
+	n := 0
+	for ; n < number(a[0]); n++ {
+		if err := exec.Command("/bin/job", "sleep").Start(); err != nil {
+			fmt.Println("stopped by", err)
+			break
 		}
-	case "spin":
-		for {
-			_ = os.Args
+	}
+	fmt.Println("forked", n)
+}
+
+// write tries to write files.
+func write(a []string) {
+	for _, p := range a {
+		err := os.WriteFile(p, []byte("x"), 0o644)
+		fmt.Println(p, err == nil)
+	}
+}
+
+// fill makes files in a folder until it is full.
+func fill(a []string) {
+	for i := 0; ; i++ {
+		if err := os.WriteFile(filepath.Join(a[0], strconv.Itoa(i)), nil, 0o600); err != nil {
+			fmt.Println("stopped at", i, err)
+			return
 		}
-	case "eat": // arg MiB of memory, touched
-		var held [][]byte
-		for range number(arg) {
-			b := make([]byte, 1<<20)
-			for i := 0; i < len(b); i += 4096 {
-				b[i] = 1
-			}
-			held = append(held, b)
-		}
-		fmt.Println("ate", len(held))
-	case "fork": // as many as the limit lets it
-		n := 0
-		for ; n < number(arg); n++ {
-			if err := exec.Command("/bin/job", "sleep").Start(); err != nil {
-				fmt.Println("stopped by", err)
-				break
-			}
-		}
-		fmt.Println("forked", n)
-	case "show":
-		show()
-	case "write": // every path it is given
-		for _, p := range os.Args[2:] {
-			err := os.WriteFile(p, []byte("x"), 0o644)
-			fmt.Println(p, err == nil)
-		}
-	case "fill": // files in a folder until it is full
-		for i := 0; ; i++ {
-			if err := os.WriteFile(filepath.Join(arg, strconv.Itoa(i)), nil, 0o600); err != nil {
-				fmt.Println("stopped at", i, err)
-				return
-			}
-		}
-	default:
-		fmt.Fprintln(os.Stderr, "unknown verb", os.Args[1])
-		os.Exit(2)
 	}
 }
 
