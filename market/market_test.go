@@ -258,11 +258,19 @@ func TestOpenRefusesOversizedAndForeign(t *testing.T) {
 	if _, err := market.OpenHeartbeat(raw); err == nil {
 		t.Fatal("an offer opens as a heartbeat")
 	}
-	account, key, _, err := identity.Generate()
+	account, key, strong, err := identity.Generate()
 	if err != nil {
 		t.Fatal(err)
 	}
 	id := identity.PeerID(key.Public().(ed25519.PublicKey))
+	newer, err := identity.Delegate(account, id, 2, identity.AllPowers, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = markettest.Seal(t, strong, market.DomainOffer, markettest.Offer(strong, 1, now))
+	if _, err := market.OpenSealedOffer(raw, newer); !errors.Is(err, identity.ErrPower) {
+		t.Fatal("another delegation of the device than the offer names:", err)
+	}
 	tradeOnly, err := identity.Delegate(account, id, 1, identity.PowerTrade|identity.PowerPay, 1)
 	if err != nil {
 		t.Fatal(err)

@@ -223,7 +223,7 @@ func (p *Publisher) offerDue(cur *market.SealedOffer, want market.Offer, now tim
 	p.mu.Unlock()
 	stepped := now.Round(0).Sub(cur.Issued()) - age
 	switch {
-	case age >= OfferTTL/2 || stepped.Abs() > market.Skew/2:
+	case stepped.Abs() > market.Skew/2:
 		return 0
 	case !p.same(*cur, want):
 		return changeEvery - age

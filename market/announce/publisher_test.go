@@ -95,6 +95,9 @@ func TestWithdrawal(t *testing.T) {
 		if _, ok := renter.sees(owner.dev); ok {
 			t.Fatal("a withdrawn offer stands")
 		}
+		if _, ok := owner.sees(owner.dev); ok {
+			t.Fatal("the owner hands its withdrawn offer on")
+		}
 		if _, ok := owner.pub.Current(); ok {
 			t.Fatal("the owner still publishes")
 		}
@@ -151,16 +154,53 @@ func TestPublishedToNobodyIsPublishedAgain(t *testing.T) {
 		if owner.pub.Told() {
 			t.Fatal("told, and nobody was there")
 		}
+		if wait, err := owner.pub.step(t.Context()); err != nil || wait > knockEvery {
+			t.Fatal("looks for members again only in", wait, err)
+		}
 		renter := newMachine(t, net, p2ptest.Device(t), nil)
 		net.Mesh()
 		after(3 * time.Second)
 		if _, ok := renter.sees(owner.dev); !ok || !owner.pub.Told() {
 			t.Fatal("the first peer does not see the offer")
 		}
-		for _, m := range []*machine{owner, renter} {
-			m.stop()
-			m.node.Close()
+		renter.stop()
+		renter.node.Close()
+		after(time.Minute)
+		if owner.pub.Told() {
+			t.Fatal("told, and everybody left")
 		}
+		owner.stop()
+		owner.node.Close()
+	})
+}
+
+// TestASetClockRenewsTheOffer: peers would drop an offer whose issue time is hours off until it is renewed.
+func TestASetClockRenewsTheOffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := p2ptest.NewNet(t)
+		owner := newMachine(t, net, p2ptest.Device(t), &seqStore{})
+		o := offer(owner.dev)
+		if err := owner.pub.Set(o); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Second)
+		cur, ok := owner.pub.Current()
+		if !ok {
+			t.Fatal("nothing is published")
+		}
+		now := time.Now()
+		if wait := owner.pub.offerDue(&cur, o, now); wait < 20*time.Minute {
+			t.Fatal("renewed early:", wait)
+		}
+		for _, by := range []time.Duration{3 * time.Hour, -3 * time.Hour} {
+			set := cur
+			set.IssuedAt += by.Milliseconds()
+			if wait := owner.pub.offerDue(&set, o, now); wait > 0 {
+				t.Fatal(by, "off, renewed only in", wait)
+			}
+		}
+		owner.stop()
+		owner.node.Close()
 	})
 }
 
