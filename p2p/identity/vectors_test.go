@@ -1,0 +1,57 @@
+package identity_test
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/identity/identitytest"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// numbers is a record for the vector alone: one of each kind of value that records have.
+type numbers struct {
+	identity.Header
+	Delegation wire.Hash `cbor:"4,keyasint"`
+	Small      uint64    `cbor:"5,keyasint"`
+	Large      uint64    `cbor:"6,keyasint"`
+	Negative   int64     `cbor:"7,keyasint"`
+	Text       string    `cbor:"8,keyasint"`
+	Flag       bool      `cbor:"9,keyasint"`
+	List       []uint32  `cbor:"10,keyasint"`
+	Left       []byte    `cbor:"11,keyasint,omitempty"`
+}
+
+func TestVectors(t *testing.T) {
+	var list []identitytest.Vector
+	for _, p := range []struct {
+		name  string
+		party identitytest.Party
+	}{{"delegation of the provider", identitytest.Provider(t)}, {"delegation of the renter", identitytest.Renter(t)}} {
+		raw := p.party.Device.Delegation()
+		d, err := identity.OpenDelegation(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, identitytest.Of(t, p.name, identity.DomainDelegation, d, raw))
+	}
+	dev := identitytest.Provider(t).Device
+	v, _ := identitytest.Signed(t, "one of each kind of value", dev, "gpufair/test-vector/1", numbers{
+		Header: dev.Header(1), Delegation: dev.DelegationHash(), Small: 23, Large: 1 << 40, Negative: -1, Text: "grün", Flag: true, List: []uint32{0, 24, 256},
+	})
+	identitytest.Check(t, "testdata/vectors.json", append(list, v))
+}
+
+// The vectors are read back from their bytes alone, as another program would.
+func TestVectorOpens(t *testing.T) {
+	dev := identitytest.Provider(t).Device
+	v, raw := identitytest.Signed(t, "", dev, "gpufair/test-vector/1", numbers{Header: dev.Header(1), Large: 7})
+	again, err := hex.DecodeString(v.Envelope)
+	if err != nil || string(again) != string(raw) {
+		t.Fatal(err)
+	}
+	got, err := identity.OpenMoney[numbers]("gpufair/test-vector/1", 1, again)
+	if err != nil || got.Large != 7 {
+		t.Fatal(got, err)
+	}
+}
