@@ -45,7 +45,7 @@ const (
 type Offer struct {
 	identity.Header
 	Delegation wire.Hash  `cbor:"4,keyasint"`
-	Seq        uint64     `cbor:"5,keyasint"` // rises with each offer of the device, over restarts
+	Seq        uint64     `cbor:"5,keyasint"` // rises with each advert of the device, over restarts: offers, heartbeats and tombstones share it
 	IssuedAt   int64      `cbor:"6,keyasint"` // Unix milliseconds; only to drop junk
 	TTL        uint32     `cbor:"7,keyasint"` // seconds
 	Heartbeat  uint32     `cbor:"8,keyasint"` // seconds between heartbeats; three missed make the offer dead
@@ -112,7 +112,7 @@ type Credit struct {
 // Heartbeat says that an offer still stands, and what is free. It has no delegation: the offer it names does.
 type Heartbeat struct {
 	identity.Header
-	Seq      uint64   `cbor:"5,keyasint"` // rises with each heartbeat of the device
+	Seq      uint64   `cbor:"5,keyasint"` // see Offer
 	IssuedAt int64    `cbor:"6,keyasint"` // Unix milliseconds
 	Offer    [16]byte `cbor:"7,keyasint"` // start of the offer's hash
 	Free     uint64   `cbor:"8,keyasint"` // bit i: slot i free, slots counted through the lots in order
@@ -121,7 +121,7 @@ type Heartbeat struct {
 // Tombstone withdraws a device's offers up to Seq.
 type Tombstone struct {
 	identity.Header
-	Seq      uint64 `cbor:"5,keyasint"`
+	Seq      uint64 `cbor:"5,keyasint"` // see Offer
 	IssuedAt int64  `cbor:"6,keyasint"` // Unix milliseconds
 }
 

@@ -1,6 +1,9 @@
 package query
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 type op uint8
 
@@ -29,7 +32,10 @@ const (
 type cond struct {
 	field  *field
 	op     op
-	span   span   // for the comparisons
+	index  uint8  // in Facts.num or Facts.text
+	figure bool   // or rather in Facts.figs
+	span   span   // of the value, for the comparisons
+	pass   span   // what passes, for the comparisons; for != what does not
 	word   word   // for = and != of a text
 	spans  []span // for in and notin
 	words  []word
@@ -37,16 +43,45 @@ type cond struct {
 	text   string // as written
 }
 
+// ranged makes a comparison's operand the span of numbers that pass, so that judging is one look; != is the one that may not.
+func (c *cond) ranged() {
+	s := c.span
+	none := span{1, 0}
+	switch c.op {
+	case opLt:
+		c.pass = span{0, s.lo - 1}
+		if s.lo == 0 {
+			c.pass = none
+		}
+	case opLe:
+		c.pass = span{0, s.hi}
+	case opGt:
+		c.pass = span{s.hi + 1, math.MaxUint64}
+		if s.hi == math.MaxUint64 {
+			c.pass = none
+		}
+	case opGe:
+		c.pass = span{s.lo, math.MaxUint64}
+	default:
+		c.pass = s
+	}
+}
+
+func (s span) has(v uint64) bool { return v >= s.lo && v <= s.hi }
+
 func (c *cond) judge(f *Facts, allowUnknown bool) verdict {
 	var known, ok bool
 	if c.isText {
-		have := f.text[c.field.index]
+		have := f.text[c.index]
 		known, ok = have != word{}, c.textHolds(have)
 	} else {
 		var v uint64
-		if v, known = c.field.number(f); known {
-			ok = c.numberHolds(v)
+		if c.figure {
+			v, known = c.field.number(f)
+		} else {
+			v, known = f.num[c.index], f.known&(1<<c.index) != 0
 		}
+		ok = known && c.numberHolds(v)
 	}
 	switch {
 	case !known && !allowUnknown:
@@ -72,26 +107,15 @@ func (c *cond) textHolds(have word) bool {
 }
 
 func (c *cond) numberHolds(v uint64) bool {
-	in := func(s span) bool { return v >= s.lo && v <= s.hi }
 	switch c.op {
-	case opEq:
-		return in(c.span)
 	case opNe:
-		return !in(c.span)
-	case opLt:
-		return v < c.span.lo
-	case opLe:
-		return v <= c.span.hi
-	case opGt:
-		return v > c.span.hi
-	case opGe:
-		return v >= c.span.lo
+		return !c.pass.has(v)
 	case opIn:
-		return slices.ContainsFunc(c.spans, in)
+		return slices.ContainsFunc(c.spans, func(s span) bool { return s.has(v) })
 	case opNotIn:
-		return !slices.ContainsFunc(c.spans, in)
+		return !slices.ContainsFunc(c.spans, func(s span) bool { return s.has(v) })
 	}
-	return false
+	return c.pass.has(v)
 }
 
 // withDefaults takes back what field=any takes back and adds, after the query's own which
@@ -111,6 +135,11 @@ func withDefaults(conds []cond) []cond {
 	}
 	if !named["kind"] {
 		conds = append(conds, cond{field: lookup("kind"), op: opEq, word: wordGPU, isText: true, text: "kind=gpu"})
+	}
+	for i := range conds {
+		c := &conds[i]
+		c.index, c.figure = uint8(c.field.index), c.field.class == classFigure
+		c.ranged()
 	}
 	return conds
 }
