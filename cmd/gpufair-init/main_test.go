@@ -27,7 +27,7 @@ func start(t *testing.T, env []string, command ...string) (*exec.Cmd, string) {
 	t.Helper()
 	dir := t.TempDir()
 	cmd := exec.Command(os.Args[0], append([]string{dir, "--"}, command...)...)
-	cmd.Env = append(env, asInit+"=1")
+	cmd.Env = append(env, asInit+"=1", "GORACE=atexit_sleep_ms=0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start init (run these tests as root): %v", err)

@@ -27,11 +27,7 @@ func TestMain(m *testing.M) {
 
 func config(t testing.TB, d *containerdtest.Daemon) containerd.Config {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return containerd.Config{Address: d.Address, Namespace: "gpufair-test", RuntimeRoot: d.RuntimeRoot, Logger: self}
+	return containerd.Config{Address: d.Address, Namespace: "gpufair-test", RuntimeRoot: d.RuntimeRoot, Logger: containerdtest.Logger(t)}
 }
 
 func connect(t testing.TB, c containerd.Config) *containerd.Client {

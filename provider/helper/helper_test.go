@@ -55,11 +55,7 @@ func serve(t *testing.T, s *helper.Server) (*helper.Client, string) {
 // TestConformance runs the contracts' suite over the socket, with a real containerd behind it.
 func TestConformance(t *testing.T) {
 	d := containerdtest.Start(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	rt, err := containerd.New(containerd.Config{Address: d.Address, Namespace: "gpufair-helper", RuntimeRoot: d.RuntimeRoot, Logger: self})
+	rt, err := containerd.New(containerd.Config{Address: d.Address, Namespace: "gpufair-helper", RuntimeRoot: d.RuntimeRoot, Logger: containerdtest.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gpufair/gpufair/market/work"
@@ -63,6 +64,9 @@ func (r Rig) life(t *testing.T) {
 	if err != nil || st.State != provider.ContainerCreated || st.PID != j.Created.PID || st.Labels["lease"] != j.ID {
 		t.Fatalf("status after create: %+v, %v", st, err)
 	}
+	if again, err := r.Runtime.Create(ctx, j.Request); err != nil || again != j.Created {
+		t.Fatalf("create again: %+v, %v; was %+v", again, err, j.Created)
+	}
 	j.Start(t)
 	if err := r.Runtime.Start(ctx, j.ID); err != nil {
 		t.Fatalf("start again: %v", err)
@@ -78,6 +82,24 @@ func (r Rig) life(t *testing.T) {
 	r.Delete(t, j.ID)
 	if stdout, stderr := j.Output(t); stdout != "out hello\n" || stderr != "err hello\n" {
 		t.Fatalf("output %q and %q", stdout, stderr)
+	}
+	for name, spoil := range map[string]func(*provider.CreateRequest){
+		"id":    func(c *provider.CreateRequest) { c.ID = "../x" },
+		"spec":  func(c *provider.CreateRequest) { c.Spec = []byte("{}") },
+		"log":   func(c *provider.CreateRequest) { c.Logs.Path = "relative" },
+		"cap":   func(c *provider.CreateRequest) { c.Logs.MaxBytes = 0 },
+		"place": func(c *provider.CreateRequest) { c.Record = "relative" },
+	} {
+		req := j.Request
+		spoil(&req)
+		if _, err := r.Runtime.Create(ctx, req); !errors.Is(err, provider.ErrRequest) {
+			t.Errorf("create with a bad %s: %v", name, err)
+		}
+	}
+	missing := j.Request
+	missing.Image = "sha256:" + strings.Repeat("0", 64)
+	if _, err := r.Runtime.Create(ctx, missing); !errors.Is(err, provider.ErrNotFound) {
+		t.Errorf("create without its image: %v", err)
 	}
 	if list, err := r.Runtime.List(ctx); err != nil || len(list) != 0 {
 		t.Fatalf("list after delete: %+v, %v", list, err)

@@ -36,6 +36,7 @@ type Rig struct {
 type Job struct {
 	ID      string
 	Folders provider.Folders
+	Request provider.CreateRequest
 	Created provider.Created
 	rig     Rig
 }
@@ -93,14 +94,15 @@ func (r Rig) Create(t testing.TB, id string, p sandbox.Policy, w work.Spec) Job 
 	if err != nil {
 		t.Fatal(err)
 	}
-	created, err := r.Runtime.Create(ctx, provider.CreateRequest{
+	req := provider.CreateRequest{
 		ID: id, Image: img.Digest, Spec: raw, Labels: map[string]string{"lease": id}, Record: folders.Record,
 		Logs: provider.LogRequest{Path: LogDir(folders), MaxBytes: 1 << 20},
-	})
+	}
+	created, err := r.Runtime.Create(ctx, req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Job{ID: id, Folders: folders, Created: created, rig: r}
+	return Job{ID: id, Folders: folders, Request: req, Created: created, rig: r}
 }
 
 // Run creates a job with the command, wires and starts it.

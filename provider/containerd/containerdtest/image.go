@@ -182,3 +182,19 @@ func JobImage(t testing.TB) Image {
 	}
 	return NewImage(t, ImageConfig{Args: []string{"job", "exit", "0"}, Files: map[string][]byte{"bin/job": b, "bin/text": []byte("no program\n")}})
 }
+
+// Logger is a program for the jobs' logs: the test's own, which must give what follows the verb to access.RunLogger in its TestMain. It goes
+// through a script, since a program with the race detector otherwise sleeps a second at its end and the runtime passes no environment on.
+func Logger(t testing.TB) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "logger")
+	script := fmt.Sprintf("#!/bin/sh\nGORACE=atexit_sleep_ms=0 exec '%s' \"$@\"\n", self)
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

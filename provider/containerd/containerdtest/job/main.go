@@ -22,6 +22,7 @@ func main() {
 		"lines":  lines,
 		"count":  count,
 		"trap":   trap,
+		"copy":   copyFile,
 		"crash":  crash,
 		"orphan": func([]string) { must(exec.Command("/bin/job", "spawn").Run()) }, // leaves a grandchild behind
 		"spawn":  func([]string) { must(exec.Command("/bin/job", "sleep").Start()) },
@@ -70,6 +71,19 @@ func trap([]string) {
 	<-c
 	fmt.Println("asked to stop")
 	os.Exit(3)
+}
+
+// copyFile copies a file, says so with its environment, and works for a while.
+func copyFile(a []string) {
+	b, err := os.ReadFile(a[0])
+	must(err)
+	must(os.WriteFile(a[1], b, 0o644))
+	fmt.Println("copied", a[0], strings.Join(os.Environ(), " "))
+	d, err := time.ParseDuration(a[2])
+	must(err)
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func crash(a []string) {
