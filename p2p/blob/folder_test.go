@@ -142,6 +142,10 @@ func TestUnpackRefuses(t *testing.T) {
 		}
 	}
 	// A manifest that nobody checked is checked here.
+	setuid := manifest(Entry{Path: "x", Type: File, Mode: 0o4755})
+	if err := Unpack(t.Context(), pack(t, t.TempDir()), setuid, parent, "out", UnpackOptions{}); !errors.Is(err, ErrPath) {
+		t.Error(err)
+	}
 	if err := Unpack(t.Context(), pack(t, t.TempDir()), manifest(file("../x", 0)), parent, "out", UnpackOptions{}); !errors.Is(err, ErrPath) {
 		t.Error(err)
 	}
@@ -226,6 +230,23 @@ func TestPackRefusesAndSkips(t *testing.T) {
 	defer p.Close()
 	if len(p.Manifest.Entries) != 1 || p.Manifest.Entries[0].Path != "good" || skipped != 5 {
 		t.Errorf("%v, %d skipped", p.Manifest.Entries, skipped)
+	}
+}
+
+// A file may become a pipe between the listing and the opening: that must neither be packed nor waited for.
+func TestPackDoesNotWaitForAPipe(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	p := &packer{Packed: &Packed{root: root, places: map[wire.Hash]place{}}, buf: make([]byte, 1)}
+	if _, err := p.file(Entry{Path: "pipe"}); !errors.Is(err, ErrPath) {
+		t.Error(err)
 	}
 }
 

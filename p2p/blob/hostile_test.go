@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/wire"
@@ -129,6 +131,9 @@ func TestQuota(t *testing.T) {
 		packed := pack(t, tree(t)) // 4 chunks and more
 		if err := w.client.PushTree(t.Context(), packed, packed.ID, nil); !errors.Is(err, ErrQuota) {
 			t.Errorf("tree: %v", err)
+		}
+		if used := w.store.Used(); used != int64(len(packed.encoded)) {
+			t.Errorf("%d bytes came before the refusal, the manifest has %d", used, len(packed.encoded))
 		}
 		w.source = mine
 		tight := openStore(t, t.TempDir(), 1000)
@@ -275,6 +280,7 @@ func TestGarbage(t *testing.T) {
 		}
 		return frame(b)
 	}
+	says := map[string]string{"huge manifest": "manifest of", "empty data frame": "data frame", "huge data frame": "data frame", "data beyond": "data frame"}
 	for name, sent := range map[string][]byte{
 		"no CBOR":           frame([]byte("GET / HTTP/1.1")),
 		"oversized":         {0xff, 0xff, 0xff, 0xff, 1, 2, 3},
@@ -306,8 +312,8 @@ func TestGarbage(t *testing.T) {
 					if err == nil {
 						continue
 					}
-					if p2p.KindOf(err) != p2p.KindBadRequest {
-						t.Errorf("%v (%v), want a bad request", err, p2p.KindOf(err))
+					if p2p.KindOf(err) != p2p.KindBadRequest || !strings.Contains(err.Error(), says[name]) {
+						t.Errorf("%v (%v), want a bad request that says %q", err, p2p.KindOf(err), says[name])
 					}
 					break
 				}
@@ -318,6 +324,47 @@ func TestGarbage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A refusal while data flows is heard at once, even from a peer that reads no more and does not close.
+func TestRefusalInTheMiddleIsHeardAtOnce(t *testing.T) {
+	run(t, 1<<30, func(t *testing.T, w *world) {
+		w.b.Handle(proto, ServerLimits(), func(ctx context.Context, s p2p.Stream) error {
+			v := newConv(s, nil)
+			if err := wire.ReadFrame(s, &hello{}, maxControl); err != nil {
+				return err
+			}
+			err := errors.Join(v.say(welcome{}, nil), v.say(have{}, nil))
+			time.Sleep(time.Second) // the sender has filled the line and waits
+			if err == nil {
+				err = v.say(nil, ErrQuota)
+			}
+			<-ctx.Done()
+			return err
+		})
+		data := noise(1, 20*maxData)
+		start := time.Now()
+		err := w.client.Push(t.Context(), lying(data), wire.Sum("", data), nil)
+		if took := time.Since(start); !errors.Is(err, ErrQuota) || took > 2*time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+	})
+}
+
+func TestChunkOfAnotherSizeIsNotSent(t *testing.T) {
+	run(t, 1<<30, func(t *testing.T, w *world) {
+		packed := pack(t, tree(t))
+		longer := SourceFunc(func(ctx context.Context, h wire.Hash) (Reader, error) {
+			r, err := packed.Blob(ctx, h)
+			if err != nil || h == packed.ID {
+				return r, err
+			}
+			return memory{bytes.NewReader(noise(8, int(r.Size())+1))}, nil
+		})
+		if err := w.client.PushTree(t.Context(), longer, packed.ID, nil); !errors.Is(err, ErrChanged) {
+			t.Error(err)
+		}
+	})
 }
 
 // The receiver may be the hostile one.

@@ -207,6 +207,9 @@ func TestStoreIgnoresWhatIsNotItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close()
+	if err := os.WriteFile(filepath.Join(dir, tempDir, "of a killed process"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range []string{"readme", strings.ToUpper(h.String()), h.String()[:63]} {
 		if err := os.WriteFile(filepath.Join(dir, wholeDir, name), []byte("other"), 0o600); err != nil {
 			t.Fatal(err)
@@ -222,6 +225,9 @@ func TestStoreIgnoresWhatIsNotItsOwn(t *testing.T) {
 	s = openStore(t, dir, 1<<20)
 	if s.Used() != 1 || len(s.List()) != 1 {
 		t.Errorf("%d bytes in %d blobs", s.Used(), len(s.List()))
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, tempDir)); err != nil || len(left) != 0 {
+		t.Error(left, err)
 	}
 	if _, err := s.Blob(context.Background(), someHash); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a link out of the store was opened: %v", err)
