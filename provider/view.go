@@ -297,3 +297,25 @@ func (k *keeper) reclaim(ctx context.Context, notice time.Duration) error {
 
 // Accounts are whom the owner serves.
 func (a *Agent) Accounts() []identity.AccountID { return a.config().Accounts }
+
+// Told reports whether the published offer has reached a peer.
+func (a *Agent) Told() bool { return a.publisher.Told() }
+
+// PeerOf finds the device of a renter that was dealt with last.
+func (a *Agent) PeerOf(ctx context.Context, account identity.AccountID) (identity.PeerID, error) {
+	var peer identity.PeerID
+	var newest int64
+	err := a.books.View(ctx, func(r *books.Reader) error {
+		records, err := kv.All[record](r.Of(kv.Provider), keyLease)
+		for _, rec := range records {
+			if rec.Renter == account && rec.Agreed >= newest {
+				peer, newest = rec.Peer, rec.Agreed
+			}
+		}
+		return err
+	})
+	if err == nil && newest == 0 {
+		err = fmt.Errorf("account %s: %w: it never leased from here: there is nothing to settle", account.Short(), ErrNotFound)
+	}
+	return peer, err
+}

@@ -242,3 +242,9 @@ func (c Client) Benchmark(ctx context.Context, req BenchmarkRequest, f func(Benc
 		return f(e)
 	})
 }
+
+// Reload lets the daemon read its settings again. With a mistake in them nothing changes.
+func (c Client) Reload(ctx context.Context) (s Status, err error) {
+	err = c.Post(ctx, "/reload", struct{}{}, &s)
+	return s, err
+}

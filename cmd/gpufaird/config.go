@@ -1,0 +1,275 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/gpufair/gpufair/benchmark"
+	"github.com/gpufair/gpufair/benchmark/lock"
+	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/cmd/internal/wire"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/provider"
+)
+
+// config is the owner's settings file, key by key.
+type config struct {
+	wire.NetConfig
+	Announce []string   `toml:"announce" comment:"multiaddresses to put into offers instead of those that this machine listens on: a router's outside address"`
+	State    string     `toml:"state" comment:"folder of identity, ledger and jobs; empty: state under --home, else /var/lib/gpufaird"`
+	Socket   string     `toml:"socket" comment:"unix socket of the local API; empty: api.sock in the run folder"`
+	Locks    string     `toml:"locks" comment:"folder of the machine-wide locks on cores and cards; the same for all daemons of a machine"`
+	Region   string     `toml:"region" comment:"where the machine stands, as renters search for it: eu-north, Berlin …"`
+	Unit     money.Unit `toml:"unit" comment:"what prices are in"`
+
+	Serve      serveConfig      `toml:"serve" comment:"Whom to serve. Until the sandbox is hard enough for strangers, only accounts that stand here get anything"`
+	Terms      termsConfig      `toml:"terms" comment:"What renters agree to"`
+	Credit     creditConfig     `toml:"credit" comment:"How much renters may come to owe before they settle; empty: a default that follows from the prices"`
+	Settlement settlementConfig `toml:"settlement" comment:"How renters pay"`
+	Runtime    runtimeConfig    `toml:"runtime" comment:"Where jobs run"`
+	Log        cli.LogConfig    `toml:"log"`
+	CPU        []cpuConfig      `toml:"cpu,omitempty" comment:"CPU cores on offer, one [[cpu]] for each device"`
+}
+
+type serveConfig struct {
+	Accounts []identity.AccountID `toml:"accounts" comment:"as \"gpufair identity show\" prints them on the renter's machine"`
+}
+
+type cpuConfig struct {
+	Cores   benchmark.Cores `toml:"cores" comment:"as the kernel numbers them: \"0-3,8\""`
+	Price   money.Rate      `toml:"price" comment:"per hour, in quotes: \"0.10\""`
+	Prepare money.Rate      `toml:"prepare_price,omitempty" comment:"per hour while a job's image and inputs arrive beyond the free minutes"`
+	Memory  cli.Size        `toml:"memory" comment:"for the job: \"2GiB\""`
+	Disk    cli.Size        `toml:"disk" comment:"for the job's files: \"10GiB\""`
+	MinTerm cli.Duration    `toml:"min_term" comment:"shortest lease: \"60s\""`
+	MaxTerm cli.Duration    `toml:"max_term" comment:"longest lease: \"24h\""`
+	Pids    int64           `toml:"max_pids" comment:"processes and threads of a job"`
+}
+
+type termsConfig struct {
+	Use     string       `toml:"use" comment:"use terms, as a text; offers carry its hash"`
+	Notice  cli.Duration `toml:"notice" comment:"that a job gets before \"leases stop\" ends it"`
+	Reclaim cli.Duration `toml:"reclaim" comment:"of rent that comes off the charge when you take a device back"`
+	LogSize cli.Size     `toml:"log_size" comment:"of one job's output that is kept; the oldest is dropped beyond"`
+}
+
+type creditConfig struct {
+	Stranger       string  `toml:"stranger" comment:"for one account that never settled; empty: half an hour of the dearest device"`
+	StrangersTotal string  `toml:"strangers_total" comment:"for all of them together; empty: four hours of it"`
+	KnownPercent   *uint32 `toml:"known_percent" comment:"of what an account has settled, that it may owe again"`
+	KnownCap       string  `toml:"known_cap" comment:"at most that much; empty: a hundred hours of the dearest device"`
+}
+
+type settlementConfig struct {
+	Methods []string `toml:"methods" comment:"how you may be paid, as names that both sides understand"`
+	DueDays uint32   `toml:"due_days" comment:"after which what is owed is late"`
+}
+
+type runtimeConfig struct {
+	Address   string   `toml:"address" comment:"containerd's socket"`
+	Namespace string   `toml:"namespace" comment:"of containerd, for this daemon's containers alone"`
+	Root      string   `toml:"root" comment:"where runc keeps its state; empty: /run/containerd/runc. A private containerd needs its own"`
+	Init      string   `toml:"init" comment:"the gpufair-init that starts every job; empty: the one beside this program"`
+	Inbox     cli.Size `toml:"inbox" comment:"disk for images and inputs that renters send, until they are unpacked"`
+}
+
+// configHeader stands over the file that `config init` writes.
+const configHeader = `Settings of gpufaird. Every key can also be given as --set key=value or as GPUFAIR_<KEY> (dots are underscores).
+"gpufaird config check" explains mistakes by line; "gpufaird config reload" takes changes over into the running daemon.
+
+What you rent out stands at the end of this file, one table for each set of CPU cores:
+
+  [[cpu]]
+  cores = "0-1"
+  price = "0.10"      # CREDIT per hour
+  memory = "2GiB"
+  disk = "10GiB"
+  min_term = "60s"
+  max_term = "24h"
+  max_pids = 512
+
+Whom you serve stands under [serve]. Without an account there nothing is offered.`
+
+// defaults are the settings of a machine that nobody configured: it offers nothing.
+func defaults() config {
+	known := uint32(50)
+	return config{
+		NetConfig: wire.DefaultNet(), Announce: []string{}, Locks: lock.DefaultDir, Unit: money.Credit,
+		Serve:      serveConfig{Accounts: []identity.AccountID{}},
+		Terms:      termsConfig{Notice: 0, Reclaim: cli.Duration(time.Minute), LogSize: 64 << 20},
+		Credit:     creditConfig{KnownPercent: &known},
+		Settlement: settlementConfig{Methods: []string{"manual"}, DueDays: 30},
+		Runtime:    runtimeConfig{Address: "/run/containerd/containerd.sock", Namespace: "gpufair", Inbox: 32 << 30},
+		Log:        cli.DefaultLog(),
+	}
+}
+
+// Validate says what is wrong, by key.
+func (c *config) Validate() error {
+	errs := []error{c.NetConfig.Validate(), c.Log.Validate(), c.validatePaths()}
+	bad := func(key, format string, args ...any) { errs = append(errs, cli.KeyErrorf(key, format, args...)) }
+	if err := c.Unit.Validate(); err != nil {
+		bad("unit", "%w", err)
+	}
+	if len(c.Region) > market.MaxName {
+		bad("region", "%d bytes, at most %d", len(c.Region), market.MaxName)
+	}
+	if n := len(c.Settlement.Methods); n == 0 || n > market.MaxMethods {
+		bad("settlement.methods", "%d methods: want 1 to %d, such as \"manual\"", n, market.MaxMethods)
+	}
+	if len(c.Announce) > market.MaxAddrs {
+		bad("announce", "%d addresses: want at most %d", len(c.Announce), market.MaxAddrs)
+	}
+	for key, d := range map[string]cli.Duration{"terms.notice": c.Terms.Notice, "terms.reclaim": c.Terms.Reclaim} {
+		if d < 0 || d.Std() > time.Hour {
+			bad(key, "%v: want 0s to 1h", d)
+		}
+	}
+	if c.Terms.LogSize < 64<<10 {
+		bad("terms.log_size", "%v: want 64KiB or more", c.Terms.LogSize)
+	}
+	if c.Runtime.Inbox < 64<<20 {
+		bad("runtime.inbox", "%v: want 64MiB or more", c.Runtime.Inbox)
+	}
+	if len(c.CPU) > market.MaxLots {
+		bad("cpu", "%d devices: at most %d fit an offer", len(c.CPU), market.MaxLots)
+	}
+	if _, err := c.credit(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, c.validateCPU())...)
+}
+
+// validatePaths checks what must be absolute: a daemon's working folder is nobody's choice.
+func (c *config) validatePaths() error {
+	var errs []error
+	for _, p := range []struct {
+		key, path string
+		must      bool
+	}{
+		{"state", c.State, false},
+		{"socket", c.Socket, false},
+		{"locks", c.Locks, true},
+		{"runtime.address", c.Runtime.Address, true},
+		{"runtime.root", c.Runtime.Root, false},
+		{"runtime.init", c.Runtime.Init, false},
+	} {
+		if !filepath.IsAbs(p.path) && (p.must || p.path != "") {
+			errs = append(errs, cli.KeyErrorf(p.key, "%q: want an absolute path", cli.Clean(p.path)))
+		}
+	}
+	if c.Runtime.Namespace == "" {
+		errs = append(errs, cli.KeyErrorf("runtime.namespace", "want a name, such as \"gpufair\""))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *config) validateCPU() error {
+	var errs []error
+	owner := map[uint32]int{}
+	for i, d := range c.CPU {
+		bad := func(key, format string, args ...any) {
+			errs = append(errs, cli.KeyErrorf(fmt.Sprintf("cpu[%d].%s", i, key), format, args...))
+		}
+		if err := d.Cores.Validate(); err != nil {
+			bad("cores", "%w", err)
+		}
+		for _, core := range d.Cores {
+			if first, taken := owner[core]; taken {
+				bad("cores", "core %d is in [[cpu]] number %d already", core, first+1)
+			}
+			owner[core] = i
+		}
+		if d.MinTerm.Std() < time.Second || d.MaxTerm < d.MinTerm {
+			bad("min_term", "terms from %v to %v: want at least 1s, and the longest not below the shortest", d.MinTerm, d.MaxTerm)
+		}
+		if d.Memory < 16<<20 {
+			bad("memory", "%v: want 16MiB or more", d.Memory)
+		}
+		if d.Disk < 16<<20 {
+			bad("disk", "%v: want 16MiB or more", d.Disk)
+		}
+		if d.Pids < 8 {
+			bad("max_pids", "%d: want 8 or more", d.Pids)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// credit is the credit limits that the owner set.
+func (c *config) credit() (provider.CreditConfig, error) {
+	out := provider.CreditConfig{KnownPercent: c.Credit.KnownPercent}
+	var errs []error
+	for _, f := range []struct {
+		key, text string
+		to        **money.Micro
+	}{
+		{"credit.stranger", c.Credit.Stranger, &out.Stranger},
+		{"credit.strangers_total", c.Credit.StrangersTotal, &out.StrangersTotal},
+		{"credit.known_cap", c.Credit.KnownCap, &out.KnownCap},
+	} {
+		if f.text == "" {
+			continue
+		}
+		m, err := money.Parse(f.text)
+		if err != nil {
+			errs = append(errs, &cli.KeyError{Key: f.key, Err: err})
+			continue
+		}
+		*f.to = &m
+	}
+	return out, errors.Join(errs...)
+}
+
+// provider is the same as the agent wants it.
+func (c *config) provider(machine benchmark.MachineID) (provider.Config, error) {
+	credit, err := c.credit()
+	if err != nil {
+		return provider.Config{}, err
+	}
+	out := provider.Config{
+		Network: c.Network, Unit: c.Unit, Region: c.Region, Accounts: c.Serve.Accounts, Notice: c.Terms.Notice.Std(),
+		Reclaim: c.Terms.Reclaim.Std(), DueDays: c.Settlement.DueDays, Methods: c.Settlement.Methods, UseTerms: c.Terms.Use, Credit: credit,
+		LogBytes: int64(c.Terms.LogSize), Addrs: c.Announce,
+	}
+	for _, d := range c.CPU {
+		lot := provider.Lot{
+			Device: benchmark.CPUDevice(machine, d.Cores), Price: d.Price, Prepare: d.Prepare, MinTerm: d.MinTerm.Std(), MaxTerm: d.MaxTerm.Std(),
+			MemoryMiB: uint64(d.Memory) >> 20, DiskMiB: uint64(d.Disk) >> 20, Pids: d.Pids,
+		}
+		for _, core := range d.Cores {
+			lot.Cores = append(lot.Cores, int(core))
+		}
+		out.Lots = append(out.Lots, lot)
+	}
+	return out, nil
+}
+
+// fixed names the keys that differ from old and can't change while the daemon runs.
+func (c *config) fixed(old *config) []string {
+	var keys []string
+	for _, k := range []struct {
+		name string
+		same bool
+	}{
+		{"network", c.Network == old.Network},
+		{"listen", fmt.Sprint(c.Listen) == fmt.Sprint(old.Listen)},
+		{"peers", fmt.Sprint(c.Peers) == fmt.Sprint(old.Peers)},
+		{"mdns", c.MDNS == old.MDNS},
+		{"state", c.State == old.State},
+		{"socket", c.Socket == old.Socket},
+		{"locks", c.Locks == old.Locks},
+		{"unit", c.Unit == old.Unit},
+		{"runtime", c.Runtime == old.Runtime},
+		{"log.format", c.Log.Format == old.Log.Format},
+	} {
+		if !k.same {
+			keys = append(keys, k.name)
+		}
+	}
+	return keys
+}

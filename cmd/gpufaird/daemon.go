@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/gpufair/gpufair/benchmark"
+	"github.com/gpufair/gpufair/benchmark/probe"
+	"github.com/gpufair/gpufair/benchmark/suite"
+	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/cmd/internal/wire"
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/p2p/blob"
+	wirehash "github.com/gpufair/gpufair/p2p/wire"
+	"github.com/gpufair/gpufair/provider"
+	"github.com/gpufair/gpufair/provider/containerd"
+	"github.com/gpufair/gpufair/provider/control"
+	"github.com/gpufair/gpufair/provider/control/api"
+	"github.com/gpufair/gpufair/provider/jobnet"
+	"github.com/gpufair/gpufair/provider/mounts"
+)
+
+var (
+	_ provider.Runtime = (*containerd.Client)(nil)
+	_ provider.Mounts  = (*mounts.Mounts)(nil)
+	_ provider.Network = jobnet.Network{}
+	_ control.Agent    = (*provider.Agent)(nil)
+)
+
+// probeVerb is the hidden verb of the child that measures.
+const probeVerb = "probe-child"
+
+// initName is the program that starts every job.
+const initName = "gpufair-init"
+
+// daemon is a gpufaird that is open.
+type daemon struct {
+	*wire.Base
+	p       *cli.Program
+	level   *slog.LevelVar
+	machine benchmark.MachineID
+	devices *devices
+	runtime *containerd.Client
+	agent   *provider.Agent
+	blobs   *blob.Store
+	income  income
+
+	mu      sync.Mutex
+	conf    config // guarded by mu
+	closers []func() error
+}
+
+// place is where a daemon of these settings keeps its state and listens.
+func place(p *cli.Program, c *config) (dirs cli.Dirs, state, socket string, err error) {
+	if dirs, err = p.Dirs(); err != nil {
+		return dirs, "", "", err
+	}
+	if state = c.State; state == "" {
+		state = dirs.State
+	}
+	if socket = c.Socket; socket == "" {
+		socket, err = dirs.Socket(wire.SocketName)
+	}
+	return dirs, state, socket, err
+}
+
+// openDaemon makes everything; nothing runs yet.
+func openDaemon(ctx context.Context, p *cli.Program, c config, log *slog.Logger, level *slog.LevelVar) (*daemon, error) {
+	d := &daemon{p: p, level: level, conf: c}
+	if err := d.open(ctx, c, log); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func (d *daemon) open(ctx context.Context, c config, log *slog.Logger) error {
+	self, err := os.Executable()
+	if err != nil {
+		return cli.Fail(cli.ExitSystem, "find this program", err, "start it by its full path")
+	}
+	initPath, err := findInit(c.Runtime.Init, self)
+	if err != nil {
+		return err
+	}
+	if d.machine, err = suite.ReadMachineID(); err != nil {
+		return cli.Fail(cli.ExitSystem, "read the machine's id", err, "systemd-machine-id-setup makes one")
+	}
+	if d.runtime, err = openRuntime(ctx, c, self); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.runtime.Close)
+	dirs, state, socket, err := place(d.p, &c)
+	if err != nil {
+		return err
+	}
+	d.Base, err = wire.Open(ctx, wire.Config{
+		Program: "gpufaird", Title: "gpufaird, the owner's local API", Dirs: dirs, State: state, Socket: socket, Network: c.NetConfig, Unit: c.Unit,
+		Role: ledger.AsProvider, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.Base.Close)
+	d.devices = newDevices(d.machine, c.Locks, probe.Config{Command: []string{self, probeVerb}, Log: log.With("part", "probe")}, log)
+	d.closers = append(d.closers, d.devices.Close)
+	if err := d.devices.Configure(c.CPU, func(wirehash.Hash) bool { return false }); err != nil {
+		return err
+	}
+	if err := d.openAgent(ctx, c, initPath); err != nil {
+		return err
+	}
+	d.register(ctx)
+	return nil
+}
+
+func (d *daemon) openAgent(ctx context.Context, c config, initPath string) error {
+	folders, err := mounts.Open(filepath.Join(d.State, "jobs"))
+	if err != nil {
+		return cli.Fail(cli.ExitSystem, "open the folder of jobs", err, "it must be this user's alone")
+	}
+	d.closers = append(d.closers, folders.Close)
+	if d.blobs, err = blob.OpenStore(filepath.Join(d.State, "inbox"), int64(c.Runtime.Inbox)); err != nil {
+		return cli.Fail(cli.ExitSystem, "open the inbox", err, "runtime.inbox says how large it may be")
+	}
+	d.closers = append(d.closers, d.blobs.Close)
+	conf, err := c.provider(d.machine)
+	if err != nil {
+		return err
+	}
+	d.agent, err = provider.New(ctx, provider.Deps{
+		Device: d.Device, Network: d.Network, Books: d.Books, Board: d.Board, Delegations: d.Delegations, Runtime: d.runtime,
+		Jobnet: jobnet.Network{}, Mounts: folders, Devices: d.devices, Blobs: d.blobs, Init: initPath, Epoch: wire.Epoch,
+		Log: d.Log.With("part", "provider"),
+	}, conf)
+	if err != nil {
+		return cli.Fail(cli.ExitConfig, "set the provider up", err, "gpufaird config check explains the settings")
+	}
+	return nil
+}
+
+func (d *daemon) register(ctx context.Context) {
+	d.Register(wire.Agent{PeerOf: d.agent.PeerOf, Checks: d.checks})
+	control.Register(d.Server.API(), d.agent, d.money, control.Program{Version: cli.ThisBuild().Version, Since: d.Since, Reload: d.reload})
+	d.gauges(ctx)
+}
+
+// run serves until ctx ends. Jobs that run then go on.
+func (d *daemon) run(ctx context.Context) error {
+	ready := func(ctx context.Context) error {
+		if err := cli.Ready("serving as " + d.Device.Account().Short()); err != nil {
+			d.Log.Warn("systemd not told", "err", err)
+		}
+		d.Log.Info("ready", "account", d.Device.Account(), "socket", d.Socket, "addrs", d.Network.Addrs())
+		<-ctx.Done()
+		return cli.Stopping()
+	}
+	return d.Run(ctx,
+		wire.Part{Name: "provider", Run: d.agent.Run},
+		wire.Part{Name: "device locks", Run: func(ctx context.Context) error { return d.devices.watch(ctx, d.nudge) }},
+		wire.Part{Name: "reload on SIGHUP", Run: d.hangups},
+		wire.Part{Name: "watchdog", Run: cli.Watchdog(func(ctx context.Context) error { _, err := d.agent.Status(ctx); return err })},
+		wire.Part{Name: "systemd", Run: ready},
+	)
+}
+
+// nudge lets the agent look at its devices again.
+func (d *daemon) nudge() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	conf, err := d.conf.provider(d.machine)
+	if err == nil {
+		err = d.agent.Reload(conf)
+	}
+	if err != nil {
+		d.Log.Error("devices not looked at again", "err", err)
+	}
+}
+
+// reload reads the settings again and takes over what can change.
+func (d *daemon) reload() error {
+	c := defaults()
+	if err := cli.LoadConfig(d.p, &c); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if keys := c.fixed(&d.conf); len(keys) > 0 {
+		return fmt.Errorf("%q can't change while the daemon runs: restart it", keys)
+	}
+	conf, err := c.provider(d.machine)
+	if err != nil {
+		return err
+	}
+	if err := conf.Validate(); err != nil {
+		return err
+	}
+	if err := d.devices.Configure(c.CPU, d.busy); err != nil {
+		return err
+	}
+	if err := d.agent.Reload(conf); err != nil {
+		return err
+	}
+	if err := d.level.UnmarshalText([]byte(c.Log.Level)); err != nil {
+		return err
+	}
+	d.conf = c
+	d.Log.Info("settings reloaded")
+	return nil
+}
+
+// busy reports whether a device is leased or being measured.
+func (d *daemon) busy(h wirehash.Hash) bool {
+	return slices.ContainsFunc(d.agent.Devices(), func(v api.Device) bool {
+		return v.ID == h.String() && (v.State == api.DeviceLeased || v.State == api.DeviceMeasuring)
+	})
+}
+
+// Close closes everything in reverse.
+func (d *daemon) Close() error {
+	var errs []error
+	for i := len(d.closers) - 1; i >= 0; i-- {
+		errs = append(errs, d.closers[i]())
+	}
+	d.closers = nil
+	return errors.Join(errs...)
+}
+
+// findInit finds the program that starts every job: the configured one, or the one beside this program.
+func findInit(path, self string) (string, error) {
+	if path == "" {
+		if real, err := filepath.EvalSymlinks(self); err == nil {
+			self = real
+		}
+		path = filepath.Join(filepath.Dir(self), initName)
+	}
+	info, err := os.Stat(path)
+	if err == nil && (!info.Mode().IsRegular() || info.Mode()&0o111 == 0) {
+		err = fmt.Errorf("%s is no program", path)
+	}
+	if err != nil {
+		return "", cli.Fail(cli.ExitSystem, "find "+initName+", which starts every job", err, "install it beside gpufaird, or set runtime.init to its path")
+	}
+	return path, nil
+}
+
+// openRuntime connects to containerd and asks whether it is there.
+func openRuntime(ctx context.Context, c config, self string) (*containerd.Client, error) {
+	if os.Geteuid() != 0 {
+		return nil, cli.Fail(cli.ExitSystem, "start the daemon", errors.New("it starts containers, which takes root"), "run it as root: sudo gpufaird run")
+	}
+	client, err := containerd.New(containerd.Config{
+		Address: c.Runtime.Address, Namespace: c.Runtime.Namespace, RuntimeRoot: c.Runtime.Root, Logger: self,
+	})
+	if err != nil {
+		return nil, cli.Fail(cli.ExitConfig, "set containerd up", err, "correct [runtime] in the settings")
+	}
+	ctx, cancel := context.WithTimeout(ctx, runtimeWithin)
+	defer cancel()
+	if _, err := client.Info(ctx); err != nil {
+		return nil, errors.Join(cli.Fail(cli.ExitSystem, "reach containerd at "+c.Runtime.Address, err,
+			"apt-get install containerd && systemctl start containerd; or set runtime.address"), client.Close())
+	}
+	return client, nil
+}

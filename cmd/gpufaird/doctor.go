@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/gpufair/gpufair/benchmark/lock"
+	"github.com/gpufair/gpufair/benchmark/probe"
+	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/cmd/internal/wire"
+	"github.com/gpufair/gpufair/p2p/local"
+	"github.com/gpufair/gpufair/provider/control/api"
+)
+
+// staticChecks are the findings that need no running daemon. With the daemon's own settings they say what its start would meet.
+func staticChecks(ctx context.Context, p *cli.Program, log probe.Config) []local.Check {
+	c := defaults()
+	if err := cli.LoadConfig(p, &c); err != nil {
+		return []local.Check{wire.Finding(wire.LevelFail, "settings", err.Error(), "gpufaird config check explains each line")}
+	}
+	_, state, _, err := place(p, &c)
+	if err != nil {
+		return []local.Check{wire.Finding(wire.LevelFail, "folders", err.Error(), "give --home DIR")}
+	}
+	out := append(wire.StaticChecks(state), machineChecks(ctx, &c, log)...)
+	return append(out, checkLocks(&c), checkServe(&c))
+}
+
+// machineChecks are the findings about what the machine has for jobs and measuring.
+func machineChecks(ctx context.Context, c *config, p probe.Config) []local.Check {
+	out := []local.Check{wire.Check("root", "yes")}
+	if os.Geteuid() != 0 {
+		out[0] = wire.Finding(wire.LevelFail, "root", "this user is not root: the daemon starts containers, which takes root", "sudo gpufaird run")
+	}
+	self, err := os.Executable()
+	if err == nil {
+		_, err = findInit(c.Runtime.Init, self)
+	}
+	if err != nil {
+		out = append(out, failed("init", err))
+	} else {
+		out = append(out, wire.Check("init", "%s is there", initName))
+	}
+	return append(out, checkRuntime(ctx, c, self), checkBLAS(), checkGPU(ctx, p))
+}
+
+// failed makes a finding of an error that says what to do.
+func failed(name string, err error) local.Check {
+	var e *cli.Error
+	if errors.As(err, &e) {
+		return wire.Finding(wire.LevelFail, name, e.Error(), e.Next)
+	}
+	return wire.Finding(wire.LevelFail, name, err.Error(), "")
+}
+
+func checkRuntime(ctx context.Context, c *config, self string) local.Check {
+	if os.Geteuid() != 0 {
+		return wire.Finding(wire.LevelNote, "containerd", "not asked: that takes root", "sudo gpufaird doctor")
+	}
+	client, err := openRuntime(ctx, *c, self)
+	if err != nil {
+		return failed("containerd", err)
+	}
+	defer client.Close()
+	info, err := client.Info(ctx)
+	if err != nil {
+		return failed("containerd", err)
+	}
+	return wire.Check("containerd", "%s at %s, control groups version %d", info.Version, c.Runtime.Address, info.Cgroup)
+}
+
+// checkBLAS looks for the library that measures a CPU; loading it is for the measuring child.
+func checkBLAS() local.Check {
+	for _, pattern := range []string{"/usr/lib/*/", "/usr/lib/", "/usr/lib64/", "/usr/local/lib/"} {
+		if found, err := filepath.Glob(pattern + "libopenblas.so.0"); err == nil && len(found) > 0 {
+			return wire.Check("openblas", "%s", found[0])
+		}
+	}
+	return wire.Finding(wire.LevelNote, "openblas", "not installed: a CPU is measured by a kernel in Go, several times below what it can do",
+		"apt-get install libopenblas0-pthread, then gpufaird benchmark")
+}
+
+func checkGPU(ctx context.Context, p probe.Config) local.Check {
+	found, err := probe.Detect(ctx, p)
+	switch {
+	case err != nil:
+		return wire.Finding(wire.LevelWarn, "gpu", err.Error(), "")
+	case found.GPUs.Problem != nil:
+		return wire.Finding(wire.LevelNote, "gpu", found.GPUs.Problem.Text, found.GPUs.Problem.Advice)
+	case len(found.GPUs.Cards) == 0:
+		return wire.Check("gpu", "the driver shows no card")
+	}
+	return wire.Finding(wire.LevelNote, "gpu", fmt.Sprintf("%d shown by driver %s; %s", len(found.GPUs.Cards), found.GPUs.Driver, gpuNotYet), "")
+}
+
+// checkLocks tries the locks of the configured cores for a moment.
+func checkLocks(c *config) local.Check {
+	for _, d := range c.CPU {
+		held, err := lock.Acquire(c.Locks, "gpufaird doctor", lock.CoreKeys(d.Cores))
+		if err != nil {
+			return wire.Finding(wire.LevelWarn, "cores", err.Error(), "one daemon at a time may use a core")
+		}
+		if err := held.Release(); err != nil {
+			return wire.Finding(wire.LevelWarn, "cores", err.Error(), "")
+		}
+	}
+	if len(c.CPU) == 0 {
+		return wire.Finding(wire.LevelWarn, "cores", "no device is configured", "add a [[cpu]] to the settings: gpufaird config init --print shows one")
+	}
+	return wire.Check("cores", "%d devices configured, nobody else uses them", len(c.CPU))
+}
+
+func checkServe(c *config) local.Check {
+	if len(c.Serve.Accounts) == 0 {
+		return wire.Finding(wire.LevelWarn, "serve.accounts", "empty: nobody is served",
+			"add the account that `gpufair identity show` prints on the renter's machine")
+	}
+	return wire.Check("serve.accounts", "%d accounts are served", len(c.Serve.Accounts))
+}
+
+// checks are the running daemon's findings beyond those of the base.
+func (d *daemon) checks(ctx context.Context) []local.Check {
+	d.mu.Lock()
+	c := d.conf
+	d.mu.Unlock()
+	out := append(machineChecks(ctx, &c, d.devices.probe), checkServe(&c))
+	for _, v := range d.agent.Devices() {
+		name := "device " + v.ID[:min(8, len(v.ID))]
+		switch {
+		case v.State != api.DeviceUnoffered:
+			out = append(out, wire.Check(name, "%s: %s", v.Model, v.State))
+		case v.Kind == "gpu":
+			out = append(out, wire.Finding(wire.LevelNote, name, v.Model+": "+v.Detail, ""))
+		default:
+			out = append(out, wire.Finding(wire.LevelWarn, name, v.Model+": not offered: "+v.Detail, "gpufaird benchmark measures it"))
+		}
+	}
+	offers := d.agent.Offers()
+	switch {
+	case offers.NotServed != "":
+		out = append(out, wire.Finding(wire.LevelWarn, "offer", "nothing is offered: "+offers.NotServed, ""))
+	case offers.Hash == "":
+		out = append(out, wire.Finding(wire.LevelNote, "offer", "not published yet", "look again in a moment"))
+	case !d.agent.Told():
+		out = append(out, wire.Finding(wire.LevelWarn, "offer", "published, but nobody has heard it yet", "a renter must join: gpufaird invite prints the string for it"))
+	default:
+		out = append(out, wire.Check("offer", "published and told, %d lots", len(offers.Lots)))
+	}
+	return out
+}

@@ -1,0 +1,175 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/cmd/internal/wire"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/local"
+)
+
+// Identity is the verb `identity`: it works on the files, with or without a running daemon.
+func (d *Daemon) Identity() *cobra.Command {
+	c := &cobra.Command{
+		Use: "identity", Short: "show, back up and restore who you are",
+		Long: "Your account is a key that stays in one file; this machine has a device key that the account lets act for it. Both are made\n" +
+			"once, at the first start or the first `identity show`, and are never overwritten.",
+	}
+	c.AddCommand(d.identityShow(), d.identityExport(), d.identityImport())
+	return c
+}
+
+func (d *Daemon) identityDir() (string, error) {
+	state, _, err := d.Place()
+	return wire.IdentityDir(state), err
+}
+
+func (d *Daemon) identityShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show", Short: "print account and device; makes them if there are none yet",
+		Example: fmt.Sprintf("  %s identity show\n  %s identity show --json", d.Name, d.Name),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := d.identityDir()
+			if err != nil {
+				return err
+			}
+			dev, created, err := identity.LoadOrCreate(dir, time.Now())
+			if err != nil {
+				return cli.Fail(cli.ExitSystem, "read the identity", err, "run as the user of the daemon, or give --home DIR")
+			}
+			if created {
+				d.Note("made a new identity in %s", dir)
+			}
+			v, err := wire.Describe(dev, dir)
+			if err != nil {
+				return err
+			}
+			if live, ok := d.live(cmd.Context()); ok {
+				v.Network, v.Addrs = live.Network, live.Addrs
+			}
+			if d.JSON {
+				return d.PrintJSON(v)
+			}
+			pairs := [][2]string{{"account", v.Account}, {"peer", v.Peer}, {"powers", v.Powers}, {"keys", v.Dir}}
+			if v.Network != "" {
+				pairs = append(pairs, [2]string{"network", v.Network}, [2]string{"addresses", strings.Join(v.Addrs, "\n")})
+			}
+			return d.Pairs(pairs...)
+		},
+	}
+}
+
+// live asks a running daemon who it is, without starting one.
+func (d *Daemon) live(ctx context.Context) (v local.Identity, ok bool) {
+	_, socket, err := d.Place()
+	if err != nil {
+		return v, false
+	}
+	err = local.NewClient(socket).Get(ctx, "/identity", &v)
+	return v, err == nil
+}
+
+func (d *Daemon) identityExport() *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use: "export", Short: "print the recovery phrase of the account",
+		Long: "The 24 words are the account: whoever reads them can take it over, and with them you can restore it on another machine.\n" +
+			"Write them on paper; do not keep them in a file or a picture.",
+		Example: fmt.Sprintf("  %s identity export", d.Name),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := d.identityDir()
+			if err != nil {
+				return err
+			}
+			if !yes {
+				ok, err := d.Confirm(cmd.Context(), "The phrase gives whoever sees it your whole account. Show it now?", "--yes")
+				if err != nil {
+					return err
+				}
+				if !ok {
+					return cli.Status(cli.ExitInterrupted)
+				}
+			}
+			phrase, err := identity.Phrase(dir)
+			if errors.Is(err, identity.ErrNoIdentity) {
+				return cli.Fail(cli.ExitNotFound, "export the identity", err, d.Name+" identity show makes one")
+			}
+			if err != nil {
+				return cli.Fail(cli.ExitSystem, "export the identity", err, "run as the user of the daemon")
+			}
+			if d.JSON {
+				return d.PrintJSON(map[string]string{"phrase": phrase})
+			}
+			_, err = fmt.Fprintln(d.Out, phrase)
+			return err
+		},
+	}
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+func (d *Daemon) identityImport() *cobra.Command {
+	return &cobra.Command{
+		Use: "import [WORD...]", Short: "restore the account of a recovery phrase on this machine", Args: cobra.ArbitraryArgs,
+		Long: "The account is the old one; the device key is new, since a key is never in two places. Refused while the daemon runs, or if there\n" +
+			"are keys already. Without words on the command line, where others could read them, the phrase is asked for; a dash reads it from a\n" +
+			"pipe.",
+		Example: fmt.Sprintf("  %s identity import\n  %s identity import - < phrase", d.Name, d.Name),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, err := d.identityDir()
+			if err != nil {
+				return err
+			}
+			if _, ok := d.live(cmd.Context()); ok {
+				return cli.Fail(cli.ExitRefused, "import an identity", errors.New(d.Title+" is running with the one that is here"), "stop it first")
+			}
+			if _, err := identity.Load(dir); !errors.Is(err, identity.ErrNoIdentity) {
+				return exists(dir)
+			}
+			phrase, err := d.phrase(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			dev, err := identity.Import(dir, phrase, time.Now())
+			switch {
+			case errors.Is(err, identity.ErrIdentityExists):
+				return exists(dir)
+			case errors.Is(err, identity.ErrPhrase):
+				return cli.Fail(cli.ExitUsage, "import an identity", err, "look for a mistyped word: the 24 words carry a check")
+			case err != nil:
+				return cli.Fail(cli.ExitSystem, "import an identity", err, "run as the user of the daemon, or give --home DIR")
+			}
+			v, err := wire.Describe(dev, dir)
+			if err != nil {
+				return err
+			}
+			if d.JSON {
+				return d.PrintJSON(v)
+			}
+			return d.Pairs([2]string{"account", v.Account}, [2]string{"peer", v.Peer}, [2]string{"keys", v.Dir})
+		},
+	}
+}
+
+func exists(dir string) error {
+	return cli.Fail(cli.ExitRefused, "import an identity", fmt.Errorf("keys are in %s already, and are never overwritten", dir),
+		"move the folder away first, or give another --home")
+}
+
+// phrase reads a recovery phrase: from the arguments, a pipe or a question.
+func (d *Daemon) phrase(ctx context.Context, args []string) (string, error) {
+	switch {
+	case len(args) == 1 && args[0] == "-":
+		return readLine(d.In)
+	case len(args) > 0:
+		return strings.Join(args, " "), nil
+	}
+	return d.Secret(ctx, "recovery phrase (24 words, not shown)", "the words as arguments, or - to read them from a pipe")
+}

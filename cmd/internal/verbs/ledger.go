@@ -1,0 +1,243 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/ledger/statement"
+)
+
+// maxLine is the longest line read from a pipe.
+const maxLine = 4 << 10
+
+func readLine(r io.Reader) (string, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxLine))
+	if err != nil {
+		return "", cli.Fail(cli.ExitFailure, "read from the pipe", err, "")
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// Ledger is the verb `ledger`.
+func (d *Daemon) Ledger() *cobra.Command {
+	c := &cobra.Command{
+		Use: "ledger", Short: "who owes whom, and the proof of it",
+		Long: "Every amount stands on signed records that both sides keep. `ledger verify` computes all of it again from the records alone.",
+	}
+	c.AddCommand(d.ledgerShow(), d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerExport())
+	return c
+}
+
+func (d *Daemon) ledgerShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show", Short: "balances by counterparty", Example: fmt.Sprintf("  %s ledger show", d.Name),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v, err := get[statement.Ledger](cmd.Context(), d, "show the ledger", "/ledger")
+			if err != nil {
+				return err
+			}
+			if d.JSON {
+				return d.PrintJSON(v)
+			}
+			now := time.Now()
+			tab := d.Table("ACCOUNT", ">OWED TO ME", ">I OWE", ">HELD", ">PREPAID", ">SETTLED", "UNIT", ">LEASES", "LAST")
+			for _, b := range v.Balances {
+				tab.Row(b.Account, b.OwedToMe, b.IOwe, b.Held, b.Prepaid, b.Settled, b.Unit, b.Leases, cli.Ago(b.LastEntry, now))
+			}
+			if v.ReadOnly != "" {
+				d.Note("the ledger is read-only: %s", cli.Clean(v.ReadOnly))
+			}
+			d.Note("%d entries, root %s", v.Entries, short(v.Root))
+			return tab.Print()
+		},
+	}
+}
+
+func (d *Daemon) ledgerVerify() *cobra.Command {
+	return &cobra.Command{
+		Use: "verify", Short: "check every signature, sum and root",
+		Long: "Exit codes: 0 all fits; 10 behind: sound, but older than what was proved to a peer; 11 corrupt: records do not fit each other;\n" +
+			"12 forged: a record does not fit its signature.",
+		Example: fmt.Sprintf("  %s ledger verify && echo sound", d.Name),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v, err := send[statement.Verdict](cmd.Context(), d, "verify the ledger", http.MethodPost, "/ledger/verify", struct{}{})
+			if err != nil {
+				return err
+			}
+			if err := d.printVerdict(v); err != nil {
+				return err
+			}
+			return verdict(v.Result)
+		},
+	}
+}
+
+func (d *Daemon) printVerdict(v statement.Verdict) error {
+	if d.JSON {
+		return d.PrintJSON(v)
+	}
+	colour := cli.Bad
+	if v.Result == "ok" {
+		colour = cli.Good
+	}
+	pairs := [][2]string{
+		{"result", d.Paint(colour, cli.Clean(v.Result))},
+		{"entries", fmt.Sprint(v.Entries)},
+		{"signatures", fmt.Sprintf("%d checked", v.Checked)},
+		{"root", v.Root},
+	}
+	if v.Detail != "" {
+		pairs = append(pairs, [2]string{"detail", cli.Clean(v.Detail)})
+	}
+	if v.Entry != "" {
+		pairs = append(pairs, [2]string{"first wrong", cli.Clean(v.Entry)})
+	}
+	return d.Pairs(pairs...)
+}
+
+// verdict is the exit code of a result.
+func verdict(result string) error {
+	switch result {
+	case "ok":
+		return nil
+	case "behind":
+		return cli.Status(cli.ExitBehind)
+	case "forged":
+		return cli.Status(cli.ExitForged)
+	default:
+		return cli.Status(cli.ExitCorrupt)
+	}
+}
+
+// entries is the answer to GET /ledger/entries.
+type entries struct {
+	Entries []statement.Entry `json:"entries"`
+}
+
+const pageOfEntries = 1000
+
+func (d *Daemon) ledgerEntries() *cobra.Command {
+	var from uint64
+	var limit int
+	c := &cobra.Command{
+		Use: "entries", Short: "entries in order; with --json one a line",
+		Example: fmt.Sprintf("  %s ledger entries --from 100 --limit 20\n  %s ledger entries --json --limit 0 > entries.jsonl", d.Name, d.Name),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 0 {
+				return cli.Usagef("give 0 for all", "--limit %d: want 0 or more", limit)
+			}
+			tab := d.Table(">INDEX", "TIME", "KIND", ">AMOUNT", "UNIT", "ACCOUNT", "LEASE", "REF")
+			for left := limit; ; {
+				page := pageOfEntries
+				if limit > 0 {
+					page = min(page, left)
+				}
+				v, err := get[entries](cmd.Context(), d, "list entries", fmt.Sprintf("/ledger/entries?from=%d&limit=%d", from, page))
+				if err != nil {
+					return err
+				}
+				for _, e := range v.Entries {
+					if d.JSON {
+						if err := d.PrintJSON(e); err != nil {
+							return err
+						}
+						continue
+					}
+					tab.Row(e.Index, d.Time(e.Time, time.Now()), e.Kind, e.Amount, e.Unit, short(e.Account), short(e.Lease), e.Ref)
+				}
+				from += uint64(len(v.Entries))
+				left -= len(v.Entries)
+				if len(v.Entries) < page || limit > 0 && left == 0 {
+					break
+				}
+			}
+			if d.JSON {
+				return nil
+			}
+			return tab.Print()
+		},
+	}
+	c.Flags().Uint64Var(&from, "from", 0, "index of the first entry")
+	c.Flags().IntVar(&limit, "limit", 100, "how many; 0: all")
+	return c
+}
+
+func (d *Daemon) ledgerStatement() *cobra.Command {
+	return &cobra.Command{
+		Use: "statement LEASE", Short: "what a lease cost, and whose signatures prove it", Args: exactly("the id of a lease, or the start of one", 1),
+		Example: fmt.Sprintf("  %s ledger statement 3fa9", d.Name),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			v, err := get[statement.Statement](cmd.Context(), d, "statement of lease "+args[0], "/ledger/leases/"+url.PathEscape(args[0]))
+			if err != nil {
+				return err
+			}
+			if d.JSON {
+				return d.PrintJSON(v)
+			}
+			err = d.Pairs([2]string{"lease", v.Lease}, [2]string{"with", v.Account + " (I am the " + v.Role + ")"},
+				[2]string{"amount", v.Amount + " " + v.Unit}, [2]string{"voucher", fmt.Sprintf("%s, number %d", v.Voucher, v.Sequence)},
+				[2]string{"receipt", orDash(v.Receipt)}, [2]string{"signed by", orDash(strings.Join(v.Signed, "\n"))},
+				[2]string{"settled", map[bool]string{true: "yes", false: "no"}[v.Settled]})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(d.Out)
+			tab := d.Table(">INDEX", "TIME", "KIND", ">AMOUNT", "UNIT")
+			for _, e := range v.Entries {
+				tab.Row(e.Index, d.Time(e.Time, time.Now()), e.Kind, e.Amount, e.Unit)
+			}
+			return tab.Print()
+		},
+	}
+}
+
+func (d *Daemon) ledgerExport() *cobra.Command {
+	var format, output string
+	c := &cobra.Command{
+		Use: "export", Short: "all postings as a file for a spreadsheet",
+		Example: fmt.Sprintf("  %s ledger export --format csv > ledger.csv", d.Name),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if format != "csv" {
+				return cli.Usagef("give --format csv", "--format %q: csv is what there is", cli.Clean(format))
+			}
+			c, err := d.Dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			body, err := c.Raw(cmd.Context(), http.MethodGet, "/ledger/export?format=csv", nil)
+			if err != nil {
+				return d.Explain("export the ledger", err)
+			}
+			defer body.Close()
+			if output == "" {
+				_, err = io.Copy(d.Out, body)
+				return d.Explain("export the ledger", err)
+			}
+			f, err := os.OpenFile(output, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			if err != nil {
+				return cli.Fail(cli.ExitSystem, "export the ledger", err, "give the name of a file that is not there yet")
+			}
+			_, err = io.Copy(f, body)
+			return d.Explain("export the ledger", errors.Join(err, f.Sync(), f.Close()))
+		},
+	}
+	c.Flags().StringVar(&format, "format", "csv", "csv")
+	c.Flags().StringVarP(&output, "output", "o", "", "write to this new `file` instead of stdout")
+	return c
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
