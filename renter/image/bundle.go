@@ -101,6 +101,7 @@ type archive struct {
 	file    *os.File
 	members map[string]member
 	first   string // name of the first entry, for people
+	ended   bool   // by blocks of zeros, as a whole tar is
 	scratch string // path of file, if it is ours to remove
 }
 
@@ -206,6 +207,7 @@ func (a *archive) scan(ctx context.Context, head []byte) error {
 		h, err := t.Next()
 		switch {
 		case errors.Is(err, io.EOF):
+			a.ended = a.zerosBefore(whole)
 			return nil
 		case entries == 0 && (errors.Is(err, tar.ErrHeader) || info.Size() < int64(sniffed)):
 			return notImage("it is %s", sniff(head))
@@ -220,6 +222,16 @@ func (a *archive) scan(ctx context.Context, head []byte) error {
 		}
 		a.note(h, offset)
 	}
+}
+
+// zerosBefore says that the last block that was read is of zeros.
+func (a *archive) zerosBefore(r io.Seeker) bool {
+	block := make([]byte, sniffed)
+	end, err := r.Seek(0, io.SeekCurrent)
+	if err == nil {
+		_, err = a.file.ReadAt(block, max(0, end-int64(len(block))))
+	}
+	return err == nil && len(bytes.Trim(block, "\x00")) == 0
 }
 
 func (a *archive) note(h *tar.Header, offset int64) {
@@ -264,6 +276,8 @@ func (a *archive) explain() error {
 	switch {
 	case len(a.members) == 0 && a.first == "":
 		return notImage("it is an empty tar")
+	case !a.ended:
+		return notImage("it is a tar that is cut off: save the image again")
 	case a.members["repositories"] != member{}:
 		return notImage("it is a docker archive of before 2016: docker load it and docker save it again")
 	}
