@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -92,6 +93,9 @@ const headEvery = time.Second
 func Open(ctx context.Context, c Config) (*Books, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	own, err := identity.OpenDelegation(c.Device.Delegation())
 	if err != nil {

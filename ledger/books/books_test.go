@@ -48,7 +48,7 @@ func must(tb testing.TB, err error) {
 // newParty opens a fresh ledger over a store in memory.
 func newParty(tb testing.TB) *party {
 	tb.Helper()
-	return openParty(tb, newDevice(tb), &kv.Memory{}, tb.TempDir(), testLimits)
+	return openParty(tb, newDevice(tb), &kv.Memory{}, filepath.Join(tb.TempDir(), "ledger"), testLimits)
 }
 
 // openParty opens the ledger in dir over engine.
