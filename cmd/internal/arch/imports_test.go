@@ -25,7 +25,7 @@ func levelOf(dir string) level {
 	switch dir {
 	case "p2p", "p2p/wire", "p2p/identity", "ledger/money":
 		return contracts
-	case "market/announce", "market/negotiate", "ledger/settle", "p2p/blob", "p2p/tunnel":
+	case "market/announce", "market/negotiate", "ledger/settle", "ledger/local", "p2p/blob", "p2p/tunnel":
 		return conversations
 	}
 	switch top {
@@ -85,7 +85,8 @@ var soleImporters = []struct {
 
 // forTests are libraries that no program links.
 var forTests = []string{
-	"testing", "pgregory.net/rapid", "go.uber.org/goleak", "github.com/google/go-cmp", "github.com/rogpeppe/go-internal",
+	"testing", "pgregory.net/rapid", "go.uber.org/goleak", "github.com/google/go-cmp", "github.com/rogpeppe/go-internal/testscript",
+	"github.com/rogpeppe/go-internal/txtar", "github.com/rogpeppe/go-internal/gotooltest",
 	"github.com/marcopolo/simnet", "github.com/libp2p/go-libp2p/x/simlibp2p",
 }
 
