@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/record"
 	"google.golang.org/protobuf/encoding/protowire"
 	"pgregory.net/rapid"
 
@@ -102,6 +103,30 @@ func TestSignatureCoversTheDomain(t *testing.T) {
 	raw := mustSeal(t, dev, "gpufair/aaaa-probe/1", probe{Header: dev.Header(1), X: 7})
 	relabelled := bytes.ReplaceAll(raw, []byte("aaaa"), []byte("test"))
 	if _, err := OpenMoney[probe](domainProbe, 1, relabelled); !errors.Is(err, ErrSignature) {
+		t.Fatal(err)
+	}
+}
+
+// typed is a payload whose type is not its domain, which libp2p would sign.
+type typed struct{ payload }
+
+func (*typed) Codec() []byte { return []byte("gpufair/another/1") }
+
+func TestTypeMustBeTheDomain(t *testing.T) {
+	_, dev := generate(t)
+	body, err := wire.Marshal(probe{Header: dev.Header(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env, err := record.Seal(&typed{payload{domain: domainProbe, body: body}}, dev.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := env.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenMoney[probe](domainProbe, 1, raw); !errors.Is(err, ErrSignature) {
 		t.Fatal(err)
 	}
 }

@@ -89,7 +89,7 @@ func TestDecoderRefuses(t *testing.T) {
 		"empty hash":              "a1 04 40",
 		"hash as text":            "a1 04 7820" + strings.Repeat("61", 32),
 		"hash as array":           "a1 04 9820" + strings.Repeat("00", 32),
-		"array over the limit":    "a1 05 9a00010001",
+		"array over the limit":    "a2 04" + zeroHash + "05 9a00010001" + strings.Repeat("00", maxElements+1),
 		"array of 2^32 elements":  "a1 05 9affffffff",
 		"bytes of 2^62":           "a1 03 5b4000000000000000",
 		"bytes after the end":     "a2 0101" + head + "00",
