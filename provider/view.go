@@ -262,6 +262,9 @@ func (a *Agent) setPause(ctx context.Context, p pauseRecord) error {
 	}
 	a.mu.Lock()
 	a.pause = p
+	if !p.On {
+		a.why = "" // what kept the offer back is looked at again at once
+	}
 	a.mu.Unlock()
 	a.changed()
 	return nil

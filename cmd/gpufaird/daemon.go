@@ -10,7 +10,10 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/gpufair/gpufair/benchmark"
+	"github.com/gpufair/gpufair/benchmark/lock"
 	"github.com/gpufair/gpufair/benchmark/probe"
 	"github.com/gpufair/gpufair/benchmark/suite"
 	"github.com/gpufair/gpufair/cmd/internal/cli"
@@ -32,6 +35,9 @@ var (
 	_ provider.Network = jobnet.Network{}
 	_ control.Agent    = (*provider.Agent)(nil)
 )
+
+// apiTitle heads the description of the local API.
+const apiTitle = "gpufaird, the owner's local API"
 
 // probeVerb is the hidden verb of the child that measures.
 const probeVerb = "probe-child"
@@ -80,6 +86,9 @@ func openDaemon(ctx context.Context, p *cli.Program, c config, log *slog.Logger,
 }
 
 func (d *daemon) open(ctx context.Context, c config, log *slog.Logger) error {
+	if os.Geteuid() != 0 {
+		return cli.Fail(cli.ExitSystem, "start the daemon", errors.New("it starts containers, which takes root"), "run it as root: sudo gpufaird run")
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return cli.Fail(cli.ExitSystem, "find this program", err, "start it by its full path")
@@ -91,6 +100,9 @@ func (d *daemon) open(ctx context.Context, c config, log *slog.Logger) error {
 	if d.machine, err = suite.ReadMachineID(); err != nil {
 		return cli.Fail(cli.ExitSystem, "read the machine's id", err, "systemd-machine-id-setup makes one")
 	}
+	if err := d.claimNamespace(c); err != nil {
+		return err
+	}
 	if d.runtime, err = openRuntime(ctx, c, self); err != nil {
 		return err
 	}
@@ -100,7 +112,7 @@ func (d *daemon) open(ctx context.Context, c config, log *slog.Logger) error {
 		return err
 	}
 	d.Base, err = wire.Open(ctx, wire.Config{
-		Program: "gpufaird", Title: "gpufaird, the owner's local API", Dirs: dirs, State: state, Socket: socket, Network: c.NetConfig, Unit: c.Unit,
+		Program: "gpufaird", Title: apiTitle, Dirs: dirs, State: state, Socket: socket, Network: c.NetConfig, Unit: c.Unit,
 		Role: ledger.AsProvider, Log: log,
 	})
 	if err != nil {
@@ -145,9 +157,14 @@ func (d *daemon) openAgent(ctx context.Context, c config, initPath string) error
 }
 
 func (d *daemon) register(ctx context.Context) {
-	d.Register(wire.Agent{PeerOf: d.agent.PeerOf, Checks: d.checks})
-	control.Register(d.Server.API(), d.agent, d.money, control.Program{Version: cli.ThisBuild().Version, Since: d.Since, Reload: d.reload})
+	d.operations(d.Server.API())
 	d.gauges(ctx)
+}
+
+// operations are the owner's local API. Those of a zero daemon can be described, but not called.
+func (d *daemon) operations(a huma.API) {
+	d.Operations(a, wire.Agent{PeerOf: d.agent.PeerOf, Checks: d.checks})
+	control.Register(a, d.agent, d.money, control.Program{Version: cli.ThisBuild().Version, Since: d.Since, Reload: d.reload})
 }
 
 // run serves until ctx ends. Jobs that run then go on.
@@ -249,11 +266,26 @@ func findInit(path, self string) (string, error) {
 	return path, nil
 }
 
+// claimNamespace makes sure that no other daemon of this machine works in the same namespace of containerd: each removes the containers
+// there that it does not know.
+func (d *daemon) claimNamespace(c config) error {
+	h := wirehash.Sum("gpufair/runtime-lock/1", []byte(c.Runtime.Address), []byte{0}, []byte(c.Runtime.Namespace))
+	held, err := lock.Acquire(c.Locks, lockName, []lock.Key{lock.Key("runtime-" + h.Short())})
+	var taken *lock.HeldError
+	switch {
+	case errors.As(err, &taken):
+		return cli.Fail(cli.ExitSystem, fmt.Sprintf("use containerd's namespace %q", c.Runtime.Namespace),
+			fmt.Errorf("process %d (%s) uses it", taken.PID, taken.Holder),
+			"stop the other daemon; or, to run two on this machine, give this one a runtime.namespace of its own and another --home")
+	case err != nil:
+		return cli.Fail(cli.ExitSystem, "lock containerd's namespace", err, "`locks` in the settings names the folder")
+	}
+	d.closers = append(d.closers, held.Release)
+	return nil
+}
+
 // openRuntime connects to containerd and asks whether it is there.
 func openRuntime(ctx context.Context, c config, self string) (*containerd.Client, error) {
-	if os.Geteuid() != 0 {
-		return nil, cli.Fail(cli.ExitSystem, "start the daemon", errors.New("it starts containers, which takes root"), "run it as root: sudo gpufaird run")
-	}
 	client, err := containerd.New(containerd.Config{
 		Address: c.Runtime.Address, Namespace: c.Runtime.Namespace, RuntimeRoot: c.Runtime.Root, Logger: self,
 	})

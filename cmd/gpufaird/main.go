@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -105,6 +107,10 @@ func reloadCommand(p *cli.Program, d *verbs.Daemon) *cobra.Command {
 				return err
 			}
 			st, err := c.Reload(cmd.Context())
+			var refused *local.Error
+			if errors.As(err, &refused) && refused.Status == http.StatusUnprocessableEntity {
+				return cli.Fail(cli.ExitConfig, "reload the settings", refused, refused.Next)
+			}
 			if err != nil {
 				return d.Explain("reload the settings", err)
 			}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -212,9 +213,12 @@ type Agent struct {
 
 // Register puts the operations that both daemons share on the API: identity, peers, invite, join, doctor, ledger, credit, settlements.
 // Call it once, before Run.
-func (b *Base) Register(a Agent) {
-	serve.Meet(b.Server.API(), meeting{b, a.Checks})
-	ledgerlocal.Register(b.Server.API(), ledgerlocal.Desk{
+func (b *Base) Register(a Agent) { b.Operations(b.Server.API(), a) }
+
+// Operations is [Base.Register] on any API, so that its description can be printed without a daemon: a zero Base will do for that.
+func (b *Base) Operations(to huma.API, a Agent) {
+	serve.Meet(to, meeting{b, a.Checks})
+	ledgerlocal.Register(to, ledgerlocal.Desk{
 		Books: b.Books, Settle: b.Settle, Unit: b.Unit, Role: b.Role, Epoch: Epoch, Peer: a.PeerOf, Lanes: b.lanes,
 	})
 }
