@@ -86,7 +86,8 @@ func TestTornAtEveryByte(t *testing.T) {
 // One flipped byte anywhere never changes a transaction, and is never taken for a torn tail while whole transactions follow.
 func TestFlippedAtEveryByte(t *testing.T) {
 	p, ends := story(t)
-	b := readJournal(t, p.provider.dir)
+	ends = ends[:3]
+	b := readJournal(t, p.provider.dir)[:ends[2]]
 	all := scanJournal(b).records
 	last := int(ends[len(ends)-2]) // where the last record starts
 	for i := range b {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	set := false
 	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "rapid.checks" })
 	if !set {
-		if err := flag.Set("rapid.checks", "20"); err != nil {
+		if err := flag.Set("rapid.checks", "8"); err != nil {
 			panic(err)
 		}
 	}

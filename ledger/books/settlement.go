@@ -172,8 +172,8 @@ func (t *Tx) RecordProposal(proposal []byte) (wire.Hash, Settled, error) {
 		}
 		return id, have, nil
 	}
-	if _, taken, err := t.paidAs(s); err != nil || taken {
-		return id, Settled{}, errors.Join(err, fmt.Errorf("settlement %s: %w: %q", id.Short(), ErrPaid, s.Reference))
+	if err := t.yield(s); err != nil {
+		return id, Settled{}, err
 	}
 	if err := t.checkLanes(s); err != nil {
 		return id, Settled{}, err
@@ -183,6 +183,23 @@ func (t *Tx) RecordProposal(proposal []byte) (wire.Hash, Settled, error) {
 	}
 	v := Settled{State: Waiting, Proposal: proposal}
 	return id, v, t.saveSettled(s, v)
+}
+
+// yield makes room for the other side's proposal of a payment that this side may have proposed, too, before either knew: the payer's
+// proposal takes the place of the provider's, if the amounts are the same. Else one payment could be signed twice, or never.
+func (t *Tx) yield(s voucher.Settlement) error {
+	have, taken, err := t.paidAs(s)
+	if err != nil || !taken {
+		return err
+	}
+	old, err := voucher.OpenSettlement(have.Proposal)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrForged, err)
+	}
+	if have.State != Proposed || s.Account != s.Channel.Renter || old.Account != t.b.self || old.Amount != s.Amount {
+		return fmt.Errorf("settlement %s: %w: %q, %v, %s", s.ID().Short(), ErrPaid, s.Reference, old.Amount, have.State)
+	}
+	return t.Refuse(old.ID(), "the payer recorded the same payment")
 }
 
 // checkWaiting checks that one more proposal of peer may wait.
@@ -310,6 +327,13 @@ func (t *Tx) RecordCounter(counter []byte) (wire.Hash, error) {
 	}
 	if err := voucher.Countersigned(s, identity.Hash(v.Proposal), c); err != nil {
 		return id, err
+	}
+	other, taken, err := t.paidAs(s)
+	if err != nil {
+		return id, err
+	}
+	if taken && !bytes.Equal(other.Proposal, v.Proposal) {
+		return id, fmt.Errorf("settlement %s: %w: %q", id.Short(), ErrPaid, s.Reference)
 	}
 	v.Counter = counter
 	return id, t.settle(s, v)
