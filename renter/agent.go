@@ -90,6 +90,7 @@ type Agent struct {
 	store *blob.Store // results on their way
 
 	ctx     context.Context // of Run; jobs live in it
+	ready   chan struct{}   // closed once ctx is set and the jobs of an earlier process are taken up
 	running sync.WaitGroup  // jobs
 
 	mu   sync.Mutex
@@ -109,22 +110,24 @@ func New(d Deps, c Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Agent{Deps: d, conf: c, store: store, jobs: map[market.LeaseID]*job{}, news: make(chan struct{})}, nil
+	return &Agent{Deps: d, conf: c, store: store, ready: make(chan struct{}), jobs: map[market.LeaseID]*job{}, news: make(chan struct{})}, nil
 }
 
 // Close lets go of the store of results, after Run.
 func (a *Agent) Close() error { return a.store.Close() }
 
 // Run goes on with the jobs of an earlier process and serves until ctx ends. Jobs then go on at their providers as long as credit and
-// patience last there.
+// patience last there. Call it once; methods that need jobs wait for it.
 func (a *Agent) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	a.ctx = ctx
-	if err := a.goOn(ctx); err != nil {
+	err := a.goOn(ctx)
+	close(a.ready)
+	if err != nil {
 		return err
 	}
 	g.Go(func() error { <-ctx.Done(); return nil })
-	err := g.Wait()
+	err = g.Wait()
 	a.running.Wait()
 	return err
 }
@@ -189,8 +192,9 @@ func (a *Agent) Live() int {
 	return len(a.jobs)
 }
 
-// find is a job that has not ended, or nil.
+// find is a job that has not ended, or nil. It waits until Run has taken up the jobs of an earlier process.
 func (a *Agent) find(id market.LeaseID) *job {
+	<-a.ready
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.jobs[id]

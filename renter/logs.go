@@ -53,6 +53,8 @@ func (j *job) keepLog(ctx context.Context) {
 	}
 	j.mu.Lock()
 	j.logDone = true
+	close(j.logNews) // wakes who follows a job that wrote nothing more
+	j.logNews = make(chan struct{})
 	j.mu.Unlock()
 	j.changed()
 }

@@ -329,6 +329,11 @@ func another(why reason.Reason) bool {
 
 // Submit plans, buys and drives a job, and tells send each step; the job goes on in the agent when ctx ends after the order was sent.
 func (a *Agent) Submit(ctx context.Context, req api.RunRequest, send func(api.RunEvent) error) error {
+	select {
+	case <-a.ready:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	p, err := a.plan(ctx, req)
 	if err != nil {
 		return err

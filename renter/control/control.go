@@ -44,8 +44,8 @@ type server struct {
 	program Program
 }
 
-// jobPath names a job in a path.
-type jobPath struct {
+// JobPath names a job in a path. It is exported since huma sees no fields of an embedded type that is not.
+type JobPath struct {
 	ID string `path:"id" doc:"id of a job, an unambiguous start of it, or its name"`
 }
 
@@ -93,12 +93,12 @@ func (s server) jobs(a huma.API) {
 		list, err := s.agent.Jobs(ctx, in.All)
 		return &serve.Body[api.Jobs]{Body: api.Jobs{Jobs: list}}, fail(err)
 	})
-	huma.Register(a, serve.Op(http.MethodGet, "/jobs/{id}", "One job"), func(ctx context.Context, in *jobPath) (*serve.Body[api.Job], error) {
+	huma.Register(a, serve.Op(http.MethodGet, "/jobs/{id}", "One job"), func(ctx context.Context, in *JobPath) (*serve.Body[api.Job], error) {
 		_, j, err := s.agent.FindJob(ctx, in.ID)
 		return &serve.Body[api.Job]{Body: j}, fail(err)
 	})
 	huma.Register(a, serve.Op(http.MethodPost, "/jobs/{id}/signal", "Stop a job, or send it a signal"), func(ctx context.Context, in *struct {
-		jobPath
+		JobPath
 		Body api.SignalRequest
 	},
 	) (*serve.Body[api.Job], error) {
@@ -122,7 +122,7 @@ func (s server) streams(a huma.API) {
 			}), nil
 		})
 	huma.Register(a, serve.Op(http.MethodGet, "/jobs/{id}/watch", "A job's steps from now on, a line each"),
-		func(ctx context.Context, in *jobPath) (*huma.StreamResponse, error) {
+		func(ctx context.Context, in *JobPath) (*huma.StreamResponse, error) {
 			id, _, err := s.agent.FindJob(ctx, in.ID)
 			if err != nil {
 				return nil, fail(err)
@@ -136,7 +136,7 @@ func (s server) streams(a huma.API) {
 }
 
 func (s server) logs(ctx context.Context, in *struct {
-	jobPath
+	JobPath
 	Follow bool      `query:"follow" doc:"go on until the job is over"`
 	Since  time.Time `query:"since"`
 	Tail   int       `query:"tail" minimum:"0" maximum:"100000" doc:"only the last lines; 0: all"`
@@ -169,7 +169,7 @@ func (s server) logs(ctx context.Context, in *struct {
 }
 
 func (s server) results(ctx context.Context, in *struct {
-	jobPath
+	JobPath
 	Body api.ResultsRequest
 },
 ) (*huma.StreamResponse, error) {
