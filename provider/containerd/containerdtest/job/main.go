@@ -22,6 +22,8 @@ func main() {
 		"lines":  lines,
 		"count":  count,
 		"trap":   trap,
+		"work":   working,
+		"ctrl-c": ctrlC,
 		"copy":   copyFile,
 		"crash":  crash,
 		"orphan": func([]string) { must(exec.Command("/bin/job", "spawn").Run()) }, // leaves a grandchild behind
@@ -71,6 +73,28 @@ func trap([]string) {
 	<-c
 	fmt.Println("asked to stop")
 	os.Exit(3)
+}
+
+// working writes a first result, then a line each tenth of a second, then the last result.
+func working(a []string) {
+	must(os.WriteFile(a[1]+".begun", []byte("begun\n"), 0o644))
+	for i := range number(a[0]) {
+		fmt.Println("line", i)
+		time.Sleep(100 * time.Millisecond)
+	}
+	must(os.WriteFile(a[1], []byte("done\n"), 0o644))
+}
+
+// ctrlC ends at the given number of SIGINTs.
+func ctrlC(a []string) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, os.Interrupt)
+	fmt.Println("ready")
+	for i := range number(a[0]) {
+		<-c
+		fmt.Println("interrupt", i+1)
+	}
+	os.Exit(130)
 }
 
 // copyFile copies a file, says so with its environment, and works for a while.
