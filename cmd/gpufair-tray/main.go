@@ -28,12 +28,13 @@ func root(p *cli.Program) *cobra.Command {
 		"Exit codes: 0 serving or paused, 4 the daemon does not answer, 13 it runs, but can't serve."
 	r.Example = "  gpufair-tray --line\n  gpufair-tray --watch               # for a status bar that reads lines\n" +
 		"  gpufair-tray --json --watch\n  gpufair-tray --socket /srv/gpufair/a/run/api.sock"
-	r.Args = cobra.NoArgs
 	r.Flags().StringVar(&socket, "socket", "", "the daemon's socket (default that of gpufaird under --home, or of the system's)")
 	r.Flags().BoolVar(&watch, "watch", false, "print at each change, until Ctrl-C")
 	r.Flags().BoolVar(&line, "line", false, "print one line (the default)")
-	r.MarkFlagsMutuallyExclusive("line", "json")
 	r.RunE = func(cmd *cobra.Command, _ []string) error {
+		if line && p.JSON {
+			return cli.Usagef("give one of them", "--line and --json exclude each other")
+		}
 		path, err := socketOf(p, socket)
 		if err != nil {
 			return err
