@@ -53,14 +53,7 @@ First steps, as root:
 func root(p *cli.Program) *cobra.Command {
 	d := &verbs.Daemon{
 		Program: p, Title: "gpufaird", Start: "gpufaird run",
-		Place: func() (state, socket string, err error) {
-			c := defaults()
-			if err := cli.LoadConfig(p, &c); err != nil {
-				return "", "", err
-			}
-			_, state, socket, err = place(p, &c)
-			return state, socket, err
-		},
+		Place: func() (state, socket string, err error) { return find(p) },
 		Static: func(ctx context.Context) []local.Check { return staticChecks(ctx, p, quietProbe()) },
 	}
 	settings := cli.ConfigCommand(p, defaults, configHeader)
@@ -70,6 +63,25 @@ func root(p *cli.Program) *cobra.Command {
 		leasesCommand(p, d), d.Ledger(), d.Credit(), d.Settle(), d.Identity(), d.Invite(), d.Join(), d.Peers(), settings, probeCommand(p),
 	)
 	return r
+}
+
+// find is where the daemon's state and socket are. While the settings have mistakes, a running daemon is still found where it listens by
+// default: the owner's pause must work whatever was written into the file.
+func find(p *cli.Program) (state, socket string, err error) {
+	c := defaults()
+	mistakes := cli.LoadConfig(p, &c)
+	if mistakes != nil {
+		c = defaults()
+	}
+	_, state, socket, err = place(p, &c)
+	if mistakes == nil || err != nil {
+		return state, socket, err
+	}
+	if _, err := os.Stat(socket); err != nil {
+		return "", "", mistakes
+	}
+	p.Note("the settings have mistakes (gpufaird config check explains them); asking the daemon on %s", socket)
+	return state, socket, nil
 }
 
 // probeCommand is the measuring child: it speaks JSON lines with the daemon that started it.
