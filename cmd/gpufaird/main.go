@@ -53,7 +53,7 @@ First steps, as root:
 func root(p *cli.Program) *cobra.Command {
 	d := &verbs.Daemon{
 		Program: p, Title: "gpufaird", Start: "gpufaird run",
-		Place: func() (state, socket string, err error) { return find(p) },
+		Place:  func() (state, socket string, err error) { return find(p) },
 		Static: func(ctx context.Context) []local.Check { return staticChecks(ctx, p, quietProbe()) },
 	}
 	settings := cli.ConfigCommand(p, defaults, configHeader)

@@ -51,7 +51,9 @@ func running(t *testing.T, c Config) (*Base, *local.Client) {
 	b.Register(Agent{PeerOf: nobody, Checks: func(context.Context) []local.Check { return []local.Check{Check("agent", "mine")} }})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- b.Run(ctx, Part{Name: "agent", Run: func(ctx context.Context) error { <-ctx.Done(); return nil }}) }()
+	go func() {
+		done <- b.Run(ctx, Part{Name: "agent", Run: func(ctx context.Context) error { <-ctx.Done(); return nil }})
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := errors.Join(<-done, b.Close(), b.Close()); err != nil {
