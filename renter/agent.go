@@ -54,7 +54,7 @@ type Images interface {
 type Config struct {
 	Network string
 	Dir     string        // of jobs' logs and unfetched results; 0700
-	Results int64         // bytes that unfetched results may take
+	Results int64         // bytes that the results of one job may take
 	GiveUp  time.Duration // without a beat: the lease is released
 }
 
@@ -87,34 +87,39 @@ type Deps struct {
 type Agent struct {
 	Deps
 	conf  Config
-	store *blob.Store // results on their way
+	clock func() uint64 // milliseconds that never step
 
 	ctx     context.Context // of Run; jobs live in it
 	ready   chan struct{}   // closed once ctx is set and the jobs of an earlier process are taken up
 	running sync.WaitGroup  // jobs
+	nudge   chan struct{}   // wakes deliver
+	landing sync.Mutex      // one copy of results at a time
 
-	mu   sync.Mutex
-	jobs map[market.LeaseID]*job // guarded by mu; those that have not ended
-	news chan struct{}           // guarded by mu; closed at each change of any job
+	mu      sync.Mutex
+	stopped bool                        // guarded by mu; no job starts any more
+	jobs    map[market.LeaseID]*job     // guarded by mu; those that have not ended
+	parcels map[identity.PeerID]*parcel // guarded by mu; what is to be delivered
+	news    chan struct{}               // guarded by mu; closed at each change of any job
 }
 
-// New checks the configuration and opens the store of results. It starts nothing.
+// New checks the configuration and makes the folders. It starts nothing.
 func New(d Deps, c Config) (*Agent, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Join(c.Dir, "jobs"), 0o700); err != nil {
-		return nil, fmt.Errorf("folder of jobs: %w", err)
+	for _, dir := range []string{"jobs", "results"} {
+		if err := os.MkdirAll(filepath.Join(c.Dir, dir), 0o700); err != nil {
+			return nil, fmt.Errorf("folder of jobs: %w", err)
+		}
 	}
-	store, err := blob.OpenStore(filepath.Join(c.Dir, "results"), c.Results)
-	if err != nil {
-		return nil, err
-	}
-	return &Agent{Deps: d, conf: c, store: store, ready: make(chan struct{}), jobs: map[market.LeaseID]*job{}, news: make(chan struct{})}, nil
+	return &Agent{
+		Deps: d, conf: c, clock: monotonic, ready: make(chan struct{}), nudge: make(chan struct{}, 1), jobs: map[market.LeaseID]*job{},
+		parcels: map[identity.PeerID]*parcel{}, news: make(chan struct{}),
+	}, nil
 }
 
-// Close lets go of the store of results, after Run.
-func (a *Agent) Close() error { return a.store.Close() }
+// Close ends the agent's use of its folders, after Run.
+func (a *Agent) Close() error { return nil }
 
 // Run goes on with the jobs of an earlier process and serves until ctx ends. Jobs then go on at their providers as long as credit and
 // patience last there. Call it once; methods that need jobs wait for it.
@@ -123,43 +128,66 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.ctx = ctx
 	err := a.goOn(ctx)
 	close(a.ready)
-	if err != nil {
-		return err
+	if err == nil {
+		g.Go(func() error { return a.deliver(ctx) })
+		g.Go(func() error { return a.tidy(ctx) })
+		err = g.Wait()
 	}
-	g.Go(func() error { <-ctx.Done(); return nil })
-	err = g.Wait()
+	a.mu.Lock()
+	a.stopped = true
+	a.mu.Unlock()
 	a.running.Wait()
 	return err
 }
 
-// goOn takes stored jobs up again.
+// goOn takes stored jobs and deliveries up again.
 func (a *Agent) goOn(ctx context.Context) error {
-	var records []record
-	err := a.Books.View(ctx, func(r *books.Reader) (err error) {
-		records, err = kv.All[record](r.Of(kv.Renter), keyJob)
-		return err
-	})
+	records, err := a.records(ctx)
 	if err != nil {
-		return fmt.Errorf("stored jobs: %w", err)
+		return err
 	}
 	for _, rec := range records {
-		if rec.done() {
+		if rec.Final {
+			if rec.Deliver {
+				a.undelivered(rec.Peer, rec.ID)
+			}
 			continue
 		}
-		j, err := a.newJob(rec)
+		j, err := a.newJob(rec, newFiles())
 		if err != nil {
 			return fmt.Errorf("stored job: %w", err)
 		}
-		a.start(j)
+		if err := a.start(j); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
+// records reads every stored job.
+func (a *Agent) records(ctx context.Context) (list []record, err error) {
+	err = a.Books.View(ctx, func(r *books.Reader) (err error) {
+		list, err = kv.All[record](r.Of(kv.Renter), keyJob)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("stored jobs: %w", err)
+	}
+	return list, nil
+}
+
+// errStopped says that the agent ends: what was ordered is stored, and the next process goes on.
+var errStopped = errors.New("the agent is stopping: it goes on with the job when it is started again")
+
 // start runs a job until it is over.
-func (a *Agent) start(j *job) {
+func (a *Agent) start(j *job) error {
 	a.mu.Lock()
+	if a.stopped {
+		a.mu.Unlock()
+		j.files.drop()
+		return errStopped
+	}
 	a.jobs[j.id] = j
-	a.mu.Unlock()
 	a.running.Go(func() {
 		j.run(a.ctx)
 		a.mu.Lock()
@@ -169,6 +197,8 @@ func (a *Agent) start(j *job) {
 		a.mu.Unlock()
 		a.changed()
 	})
+	a.mu.Unlock()
+	return nil
 }
 
 func (a *Agent) changed() {
@@ -205,17 +235,12 @@ func (a *Agent) protocol(name string) p2p.Protocol { return p2p.ProtocolID(a.con
 // PeerOf finds the device of a provider that was dealt with last.
 func (a *Agent) PeerOf(ctx context.Context, account identity.AccountID) (identity.PeerID, error) {
 	var peer identity.PeerID
-	var newest int64
-	err := a.Books.View(ctx, func(r *books.Reader) error {
-		records, err := kv.All[record](r.Of(kv.Renter), keyJob)
-		for _, rec := range records {
-			if rec.Provider == account && rec.Agreed >= newest {
-				peer, newest = rec.Peer, rec.Agreed
-			}
-		}
+	var ok bool
+	err := a.Books.View(ctx, func(r *books.Reader) (err error) {
+		peer, ok, err = kv.Load[identity.PeerID](r.Of(kv.Renter), peerKey(account))
 		return err
 	})
-	if err == nil && newest == 0 {
+	if err == nil && !ok {
 		err = fmt.Errorf("account %s: never rented from: there is nothing to settle", account.Short())
 	}
 	return peer, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -12,42 +13,62 @@ import (
 	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/meter"
+	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market"
-	"github.com/gpufair/gpufair/market/negotiate"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
-	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/blob"
 	"github.com/gpufair/gpufair/renter/control/api"
 )
 
-// job is one lease on the renter's side, from the moment its order is stored. Its goroutines are all under run.
+// job is one lease on the renter's side, from the moment its order is stored. Its goroutines are all under run and end with it.
 type job struct {
 	a      *Agent
 	id     market.LeaseID
 	accept market.Accept
 	offer  market.SealedOffer
 	log    *slog.Logger
+	files  *files                      // image and inputs; the job has one of its users
+	opened func() (*blob.Store, error) // results on their way, opened once, when it is needed
+	begun  time.Time                   // in this process
 
 	writing sync.Mutex // one writer of rec at a time; held over the durable write, never taken by readers
 
 	mu        sync.Mutex
-	rec       record         // guarded by mu
+	rec       record         // guarded by mu; as stored. Read it by record, which adds live
+	live      live           // guarded by mu
+	store     *blob.Store    // guarded by mu; of opened
 	step      api.RunEvent   // guarded by mu; what is being done
 	status    work.Status    // guarded by mu; as the provider said last
 	suspected bool           // guarded by mu
 	lastBeat  time.Time      // guarded by mu
+	ended     time.Time      // guarded by mu; when this process heard of the end
 	news      chan struct{}  // guarded by mu; closed at each change
 	logNews   chan struct{}  // guarded by mu; closed when output arrived
 	logDone   bool           // guarded by mu; nothing more comes
 	giveUp    *reason.Reason // guarded by mu; why the lease is being released
 	stop      chan struct{}  // closed once giveUp is set
-	meter     *meter.Meter   // of the lane's goroutine
-	image     Image          // of the driver; nil after a restart until it is needed
-	inputs    *blob.Packed   // of the driver
+
+	// Of the lane's goroutine, and after it of the one that closes the job:
+	meter   *meter.Meter
+	ticks   uint64 // the meter's clock: elapsed milliseconds, of each silence at most maxUnseen
+	sampled uint64 // of Agent.clock, at the newest tick
 }
 
-func (a *Agent) newJob(rec record) (*job, error) {
+// live is what changes too often to be stored each time: it goes to the store with the record's next change.
+type live struct {
+	beat     uint64      // last acknowledged
+	charge   money.Micro // what this side agrees to of that beat's charge
+	billable uint64      // milliseconds, as that beat claimed
+	own      uint64      // milliseconds, by this side's meter
+	log      uint64      // bytes of output
+}
+
+// maxUnseen is the most of a silence that this side's meter counts, in milliseconds: a job whose provider goes without vouchers is
+// paused when 30 s of rent are unpaid, so no honest claim has more.
+const maxUnseen = 1000 * (work.PauseUnpaid + 2*work.BeatInterval)
+
+func (a *Agent) newJob(rec record, f *files) (*job, error) {
 	accept, err := market.OpenAccept(rec.Accept)
 	if err != nil {
 		return nil, err
@@ -56,36 +77,57 @@ func (a *Agent) newJob(rec record) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := meter.New(uint64(a.conf.GiveUp/time.Millisecond) + 1000*work.BeatInterval)
-	if rec.Meter != nil {
-		if m, err = meter.Decode(rec.Meter); err != nil {
-			return nil, err
-		}
+	j := &job{
+		a: a, id: rec.ID, accept: accept, offer: offer, log: a.Log.With("job", rec.ID.Short()), files: f, rec: rec, begun: time.Now(),
+		live:     live{beat: rec.Beat, charge: rec.Charge, billable: rec.Billable},
+		lastBeat: time.Now(), news: make(chan struct{}), logNews: make(chan struct{}), stop: make(chan struct{}),
+		meter: meter.New(math.MaxUint64), sampled: a.clock(),
 	}
-	return &job{
-		a: a, id: rec.ID, accept: accept, offer: offer, log: a.Log.With("job", rec.ID.Short()), rec: rec, meter: m, lastBeat: time.Now(),
-		news: make(chan struct{}), logNews: make(chan struct{}), stop: make(chan struct{}),
-	}, nil
+	j.opened = sync.OnceValues(j.openStore)
+	if rec.Release != nil { // an earlier process gave it up
+		why := rec.Reason
+		j.giveUp = &why
+		close(j.stop)
+	}
+	if rec.Meter == nil {
+		return j, nil
+	}
+	if j.meter, err = meter.Decode(rec.Meter); err != nil {
+		return nil, err
+	}
+	if rec.Metering { // the job may have run on while this side was away; this machine's own clock says how long at most
+		j.ticks = uint64(min(max(time.Now().UnixMilli()-rec.Sampled, 0), maxUnseen))
+		err = j.meter.Resume(0)
+	}
+	return j, err
 }
 
 // record is a copy of the job's record as it is now.
 func (j *job) record() record {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.rec
+	return j.now()
+}
+
+// now is the record with what is newer than the store. The caller holds mu.
+func (j *job) now() record {
+	r := j.rec
+	r.Beat, r.Charge, r.Billable, r.LogOffset = j.live.beat, j.live.charge, j.live.billable, j.live.log
+	return r
 }
 
 func (j *job) over() bool { return j.record().Final }
 
-// update changes the record, together with what f writes, in one durable transaction.
-func (j *job) update(ctx context.Context, change func(*record), f func(*books.Tx) error) error {
+// update changes the record, together with what f writes, in one durable transaction. f may change the record, too.
+func (j *job) update(ctx context.Context, change func(*record), f func(*books.Tx, *record) error) error {
 	j.writing.Lock()
 	defer j.writing.Unlock()
-	next := j.record()
-	change(&next)
+	var next record
 	err := j.a.Books.Update(ctx, func(tx *books.Tx) error {
+		next = j.record()
+		change(&next)
 		if f != nil {
-			if err := f(tx); err != nil {
+			if err := f(tx, &next); err != nil {
 				return err
 			}
 		}
@@ -96,6 +138,9 @@ func (j *job) update(ctx context.Context, change func(*record), f func(*books.Tx
 	}
 	j.mu.Lock()
 	j.rec = next
+	if next.State == work.Ended && j.ended.IsZero() {
+		j.ended = time.Now()
+	}
 	j.mu.Unlock()
 	j.changed()
 	return nil
@@ -120,101 +165,77 @@ func (j *job) tell(e api.RunEvent) {
 
 // run drives the job to its end. It returns when the job is over, or when ctx ends and the job goes on at its provider.
 func (j *job) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	defer j.closeFiles()
 	err := j.drive(ctx)
 	switch {
+	case err == nil:
 	case ctx.Err() != nil:
 		j.log.Info("job goes on at its provider", "state", j.record().State)
-	case err != nil:
-		j.log.Warn("job failed", "err", err)
-		j.fail(ctx, err)
+	default: // the ledger can't be written: the next process goes on
+		j.log.Error("job not concluded", "err", err)
 	}
 }
 
 // drive takes the job through its steps; each is skipped if an earlier process did it.
 func (j *job) drive(ctx context.Context) error {
-	if j.record().Lease == nil {
-		if err := j.buy(ctx); err != nil {
-			return err
+	working, cancel := context.WithCancel(ctx) // ends when the lease is given up, too
+	defer cancel()
+	go func() { // ends with working
+		select {
+		case <-j.stop:
+			cancel()
+		case <-working.Done():
+		}
+	}()
+	if j.record().Lease == nil && !j.ending() {
+		if err := j.buy(working); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err() // the next process asks what became of the order
+			}
+			j.release(reasonOf(err))
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var beside sync.WaitGroup
-	defer beside.Wait()
-	defer cancel() // before the wait
-	j.a.Network.Protect(j.offer.Device, j.id.String())
-	defer j.a.Network.Unprotect(j.offer.Device, j.id.String())
-	beside.Go(func() { j.keepLane(ctx) })
-	beside.Go(func() { j.keepLog(ctx) })
-	beside.Go(func() { j.keepResults(ctx) })
-	if err := j.prepare(ctx); err != nil && !j.ending() {
-		return err
-	}
-	if err := j.wait(ctx, func() bool { return j.ending() || j.ended() }); err != nil {
-		return err
+	if j.record().Lease != nil {
+		if err := j.useLease(ctx, working); err != nil {
+			return err
+		}
 	}
 	return j.conclude(ctx)
 }
 
-// buy sends the stored order. A refusal ends the job; an order without an answer is given up, since the provider withdraws an
-// unacknowledged lease unpaid.
-func (j *job) buy(ctx context.Context) error {
-	j.tell(api.RunEvent{Step: api.StepBuy})
-	rec := j.record()
-	p := negotiate.Purchase{ID: j.id, Offer: j.offer, Accept: j.accept, AcceptRaw: rec.Accept, VoucherRaw: rec.Voucher, Needs: rec.Needs}
-	deal, err := negotiate.Buy(ctx, j.a.Network, j.a.conf.Network, j.a.Device, p)
-	if err != nil {
-		return err
-	}
-	err = j.update(ctx, func(r *record) { r.Lease, r.State = deal.LeaseRaw, work.Agreed }, func(tx *books.Tx) error {
-		_, _, err := tx.KeepDelegation(deal.DelegationRaw)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	j.tell(api.RunEvent{Step: api.StepLease})
-	return nil
-}
-
-// ask sends one question about the lease.
-func (j *job) ask(ctx context.Context, q work.Ask) (work.Status, error) {
-	q.Lease = j.id
-	var status work.Status
-	err := p2p.Call(ctx, j.a.Network, j.offer.Device, j.a.protocol(work.ProtoJob), q, &status, work.MaxMessage)
-	return status, negotiate.Typed(err)
-}
-
-// askAgain is ask that goes on while the provider can't be reached, until the job is given up.
-func (j *job) askAgain(ctx context.Context, q work.Ask) (work.Status, error) {
-	for pause := 250 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		status, err := j.ask(ctx, q)
-		if err == nil || !transient(err) {
-			return status, err
-		}
-		select {
-		case <-ctx.Done():
-			return status, ctx.Err()
-		case <-j.stop:
-			return status, err
-		case <-time.After(pause):
+// useLease runs the job under the lease until one side ends it, and brings home what it made.
+func (j *job) useLease(ctx, working context.Context) error {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	held, cancel := context.WithCancel(ctx)
+	defer cancel() // before the wait
+	j.a.Network.Protect(j.offer.Device, j.id.String())
+	defer j.a.Network.Unprotect(j.offer.Device, j.id.String())
+	beside.Go(func() { j.keepLane(held) })
+	beside.Go(func() { j.keepWatch(held) })
+	beside.Go(func() { j.keepLog(held) })
+	beside.Go(func() { j.keepResults(working) })
+	if err := j.prepare(working); err != nil && ctx.Err() == nil && !j.ending() {
+		j.log.Warn("job not started", "err", err)
+		if !j.asksState(working) { // the provider may have ended it, for a better reason
+			j.release(reasonOf(err))
 		}
 	}
+	if err := j.wait(ctx, func() bool { return j.ending() || j.complete() }); err != nil {
+		return err
+	}
+	if !j.ending() {
+		j.bringHome(working)
+	}
+	return ctx.Err()
 }
 
-// transient reports whether another try may succeed: the line broke, or the provider is restarting.
-func transient(err error) bool {
-	if _, ok := reason.Of(err); ok {
-		return false
+// reasonOf is why a job could not go on, by the code of whoever refused it.
+func reasonOf(err error) reason.Reason {
+	if why, ok := reason.Of(err); ok {
+		return why.Clean()
 	}
-	var wired *p2p.Error
-	if errors.As(err, &wired) {
-		return wired.Kind == p2p.KindBusy || wired.Kind == p2p.KindTimeout || wired.Kind == p2p.KindUnavailable
-	}
-	return true
+	return reason.New(reason.StartFailed, "%v", err).Clean()
 }
 
 // wait returns when cond holds; it looks at each change of the job.
@@ -234,21 +255,21 @@ func (j *job) wait(ctx context.Context, cond func() bool) error {
 	}
 }
 
-// ended reports whether the provider has ended the lease and packed its results.
-func (j *job) ended() bool {
+// complete reports whether the provider has ended the lease and packed its results.
+func (j *job) complete() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.rec.State == work.Ended && j.status.Complete
 }
 
-// ending reports whether this side is releasing the lease.
+// ending reports whether this side is giving the lease, or what is left of it, up.
 func (j *job) ending() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.giveUp != nil
 }
 
-// release begins to give the lease up; the first reason counts.
+// release begins to give the lease up; the first reason counts. Of a lease that its provider ended, it gives up what is not home yet.
 func (j *job) release(why reason.Reason) {
 	j.mu.Lock()
 	first := j.giveUp == nil
@@ -258,31 +279,30 @@ func (j *job) release(why reason.Reason) {
 	}
 	j.mu.Unlock()
 	if first {
-		j.log.Info("releasing the lease", "reason", why.Code)
+		j.log.Info("giving the lease up", "reason", why.Code, "detail", why.Detail)
 		j.changed()
 	}
 }
 
-// fail ends a job that could not go on: what is still held is let go of.
-func (j *job) fail(ctx context.Context, err error) {
-	why, ok := reason.Of(err)
-	if !ok {
-		why = reason.New(reason.StartFailed, "%v", err).Clean()
-	}
-	j.release(why)
-	if cerr := j.conclude(ctx); cerr != nil && ctx.Err() == nil {
-		j.log.Error("job not concluded", "err", cerr)
-	}
-}
-
 func (j *job) closeFiles() {
-	if j.image != nil {
-		j.image.Close()
-	}
-	if j.inputs != nil {
-		j.inputs.Close()
+	j.files.drop()
+	j.mu.Lock()
+	store := j.store
+	j.mu.Unlock()
+	if store != nil {
+		if err := store.Close(); err != nil {
+			j.log.Warn("store of results", "err", err)
+		}
 	}
 }
 
 // lane names the job's lane in the ledger.
 func (j *job) lane() ledger.Lane { return ledger.Lane(j.id) }
+
+// channel is this account's with the job's provider.
+func (j *job) channel() ledger.Channel { return j.a.Books.Channel(j.offer.Account, j.offer.Unit) }
+
+// errBooks tells a fault of this side's ledger from one of the provider.
+func errBooks(err error) bool {
+	return errors.Is(err, books.ErrReadOnly) || errors.Is(err, books.ErrUnknownOutcome) || errors.Is(err, books.ErrClosed)
+}

@@ -2,24 +2,19 @@ package renter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/gpufair/gpufair/ledger/books"
-	"github.com/gpufair/gpufair/ledger/meter"
-	"github.com/gpufair/gpufair/ledger/money"
-	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
-	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
 
-// keepLane holds a lane to the provider and opens it again when it breaks, until the job is over or its provider is given up.
+// keepLane holds a lane to the provider and opens it again when it breaks, until ctx ends.
 func (j *job) keepLane(ctx context.Context) {
-	for pause := 250 * time.Millisecond; !j.over() && ctx.Err() == nil; pause = min(2*pause, 2*time.Second) {
+	for pause := 250 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 2*time.Second) {
 		start := time.Now()
 		err := j.holdLane(ctx)
 		if ctx.Err() != nil {
@@ -29,7 +24,9 @@ func (j *job) keepLane(ctx context.Context) {
 		if time.Since(start) > 10*time.Second {
 			pause = 250 * time.Millisecond
 		}
-		j.judgeSilence(err)
+		if unknown(err) {
+			j.hearsOfNoLease(ctx)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -38,30 +35,84 @@ func (j *job) keepLane(ctx context.Context) {
 	}
 }
 
-// judgeSilence shows a silent provider and in the end gives it up.
-func (j *job) judgeSilence(err error) {
-	j.mu.Lock()
-	silent := time.Since(j.lastBeat)
-	was := j.suspected
-	j.suspected = silent > work.Suspected*time.Second
-	now, state := j.suspected, j.rec.State
-	j.mu.Unlock()
-	if now != was {
-		j.changed()
-	}
-	switch p2p.KindOf(err) {
-	case p2p.KindNotFound, p2p.KindForbidden: // it answers, and knows no such lease
-		if state != work.Ended {
-			j.release(reason.New(reason.ProviderGone, "the provider says that it has no such lease"))
-		}
+// unknown reports whether the provider answers that it has no such lease, or not for us.
+func unknown(err error) bool {
+	kind := p2p.KindOf(err)
+	return kind == p2p.KindNotFound || kind == p2p.KindForbidden
+}
+
+// hearsOfNoLease asks a provider that has no lane for the lease how it ended; one that does not know is given up.
+func (j *job) hearsOfNoLease(ctx context.Context) {
+	if j.record().State == work.Ended {
 		return
 	}
-	if silent > j.a.conf.GiveUp && state != work.Ended {
-		j.release(reason.New(reason.ProviderGone, "no sign of life for %v", silent.Round(time.Second)))
+	status, err := j.ask(ctx, work.Ask{Action: work.ActStatus})
+	if err == nil {
+		err = j.onStatus(ctx, status)
+	}
+	if unknown(err) {
+		j.release(reason.New(reason.ProviderGone, "the provider says that it has no such lease"))
 	}
 }
 
-// holdLane speaks one lane until it breaks. Beats come every 2 s, so a read that takes longer than 5 s means that the line is dead.
+// watchEach is how often silence and windows are looked at.
+const watchEach = 500 * time.Millisecond
+
+// keepWatch shows a silent provider, and gives up one that stays silent or lets one of the lease's windows pass: every state has an end,
+// whatever the provider says (spec: jobs, Life of a lease).
+func (j *job) keepWatch(ctx context.Context) {
+	tick := time.NewTicker(watchEach)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-j.stop:
+			return
+		case <-tick.C:
+		}
+		j.mu.Lock()
+		silent, was := time.Since(j.lastBeat), j.suspected
+		j.suspected = silent > work.Suspected*time.Second && !(j.rec.State == work.Ended && j.status.Complete)
+		now, rec, own, ended := j.suspected, j.now(), j.live.own, j.ended
+		j.mu.Unlock()
+		if now != was {
+			j.changed()
+		}
+		if why := j.overdue(rec, silent, own, ended); why.Code != "" {
+			j.release(why)
+		}
+	}
+}
+
+// Windows that this side holds a provider to, beyond its own.
+const (
+	graceEnd   = 2 * time.Minute // beyond the term: the provider ends the job itself, politely first
+	afterEnd   = 5               // times Config.GiveUp that a provider may be away once the lease has ended: it restarts, and the results wait there
+	prepareFor = 2 * work.PrepareIn * time.Second
+)
+
+// overdue is why the lease is to be given up, or nothing.
+func (j *job) overdue(rec record, silent time.Duration, own uint64, ended time.Time) reason.Reason {
+	giveUp := j.a.conf.GiveUp
+	switch {
+	case rec.State == work.Ended && silent > afterEnd*giveUp:
+		return reason.New(reason.ProviderGone, "no sign of life for %v: results not fetched", silent.Round(time.Second))
+	case rec.State == work.Ended && !ended.IsZero() && time.Since(ended) > work.KeepResults*time.Second:
+		return reason.New(reason.ProviderGone, "results not fetched in %d s", work.KeepResults)
+	case rec.State == work.Ended:
+		return reason.Reason{}
+	case silent > giveUp:
+		return reason.New(reason.ProviderGone, "no sign of life for %v", silent.Round(time.Second))
+	case rec.State < work.Running && time.Since(j.begun) > prepareFor:
+		return reason.New(reason.PrepareTimeout, "the job did not start in %v", prepareFor)
+	case own > uint64(time.Duration(j.accept.Term)*time.Second/time.Millisecond)+uint64(graceEnd/time.Millisecond):
+		return reason.New(reason.TermOver, "the provider did not end the job after %d s", j.accept.Term)
+	}
+	return reason.Reason{}
+}
+
+// holdLane speaks one lane until it breaks. Beats come every 2 s, so 5 s without one mean that the line is dead, whatever else it carries.
 func (j *job) holdLane(ctx context.Context) error {
 	dial, cancel := context.WithTimeout(ctx, work.Suspected*time.Second)
 	defer cancel()
@@ -72,7 +123,8 @@ func (j *job) holdLane(ctx context.Context) error {
 	defer s.Close()
 	stop := context.AfterFunc(ctx, func() { s.Reset(p2p.KindUnavailable) })
 	defer stop()
-	if err := s.SetDeadline(time.Now().Add(work.Suspected * time.Second)); err != nil {
+	alive := func() error { return s.SetDeadline(time.Now().Add(work.Suspected * time.Second)) }
+	if err := alive(); err != nil {
 		return err
 	}
 	if err := p2p.Send(s, work.LaneOpen{Lease: j.id, Acked: j.record().Beat}, work.MaxBeat); err != nil {
@@ -82,18 +134,44 @@ func (j *job) holdLane(ctx context.Context) error {
 	if err := p2p.Receive(s, &opened, work.MaxBeat); err != nil {
 		return err
 	}
+	var rate rate
 	for {
-		if err := s.SetDeadline(time.Now().Add(work.Suspected * time.Second)); err != nil {
-			return err
-		}
 		var m work.LaneDown
 		if err := wire.ReadFrame(s, &m, work.MaxBeat); err != nil {
+			return err
+		}
+		if err := rate.take(time.Now()); err != nil {
 			return err
 		}
 		if err := j.hear(ctx, s, m); err != nil {
 			return err
 		}
+		if m.Beat != nil {
+			if err := alive(); err != nil {
+				return err
+			}
+		}
 	}
+}
+
+// maxMessages of a lane in a beat's interval: each may cost this side a durable write, and an honest provider has a beat, a receipt and a
+// few changes of state to tell.
+const maxMessages = 64
+
+// rate holds a lane to maxMessages.
+type rate struct {
+	since time.Time
+	n     int
+}
+
+func (r *rate) take(now time.Time) error {
+	if now.Sub(r.since) > work.BeatInterval*time.Second {
+		*r = rate{since: now}
+	}
+	if r.n++; r.n > maxMessages {
+		return fmt.Errorf("%w: over %d messages in %d s", wire.ErrFormat, maxMessages, work.BeatInterval)
+	}
+	return nil
 }
 
 // hear takes one message of the provider.
@@ -106,6 +184,7 @@ func (j *job) hear(ctx context.Context, s p2p.Stream, m work.LaneDown) error {
 		if err != nil {
 			return fmt.Errorf("receipt: %w", err)
 		}
+		j.changed()
 	}
 	if m.Refused != nil {
 		j.log.Warn("provider refused a voucher", "reason", m.Refused.Clean())
@@ -120,23 +199,39 @@ func (j *job) hear(ctx context.Context, s p2p.Stream, m work.LaneDown) error {
 	return p2p.Send(s, up, work.MaxBeat)
 }
 
-// onBeat takes a beat: the own meter follows the state that it says, and a claim is answered with a voucher.
+// onBeat takes a beat: the own meter follows the state that it says, and a claim is answered with a voucher. A beat that can't be true is
+// no sign of life.
 func (j *job) onBeat(ctx context.Context, b work.Beat, up *work.LaneUp) error {
-	j.mu.Lock()
-	j.lastBeat, j.suspected = time.Now(), false
-	if b.Seq > j.rec.Beat {
-		j.rec.Beat, j.rec.Charge, j.rec.Billable = b.Seq, b.Charge, b.Billable // stored with the next voucher
-	}
-	j.mu.Unlock()
-	if err := j.measure(b.State); err != nil {
-		return err
-	}
 	if b.Status != nil {
+		if b.Status.State != b.State {
+			return badStatus("%s in a beat of %s", b.Status.State, b.State)
+		}
 		if err := j.onStatus(ctx, *b.Status); err != nil {
 			return err
 		}
 	}
-	if b.Claim && !j.ending() {
+	rec := j.record()
+	if err := plausible(rec, b.State); err != nil {
+		return err
+	}
+	if b.State == work.Ended && rec.End == nil {
+		return badStatus("ended without a signed end")
+	}
+	if err := j.measure(b.State); err != nil {
+		return err
+	}
+	amount, _, err := j.agree(rec, b.Charge, b.Billable)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	j.lastBeat, j.suspected = time.Now(), false
+	j.live.own = j.meter.Billable()
+	if b.Seq > j.live.beat {
+		j.live.beat, j.live.charge, j.live.billable = b.Seq, amount, b.Billable
+	}
+	j.mu.Unlock()
+	if b.Claim {
 		v, err := j.pay(ctx, b)
 		if err != nil {
 			return err
@@ -147,138 +242,32 @@ func (j *job) onBeat(ctx context.Context, b work.Beat, up *work.LaneUp) error {
 	return nil
 }
 
-// measure moves this side's own meter. It runs only while the provider says that the job does.
-func (j *job) measure(s work.State) error {
-	now := monotonic()
+// rank orders the states: a lease never goes back, but between running and paused.
+func rank(s work.State) int {
 	switch s {
-	case work.Running, work.Stopping:
-		if j.meter.State() == meter.Running {
-			return j.meter.Sample(now)
-		}
-		if len(j.meter.Segments()) > 0 {
-			return j.meter.Resume(now)
-		}
-		return j.meter.Start(j.accept.Rate, j.accept.Quantity, now)
-	case work.Paused:
-		return j.meter.Pause(now)
+	case work.Agreed:
+		return 1
+	case work.Preparing:
+		return 2
+	case work.Running, work.Paused:
+		return 3
+	case work.Stopping:
+		return 4
 	case work.Ended:
-		return j.meter.Stop(now)
+		return 5
+	}
+	return 0
+}
+
+// plausible judges a state that the provider says by what this side knows.
+func plausible(rec record, s work.State) error {
+	switch r := rank(s); {
+	case r == 0:
+		return badStatus("state %d", s)
+	case r < rank(rec.State):
+		return badStatus("%s after %s", s, rec.State)
+	case (r == 3 || r == 4) && !rec.Asked:
+		return badStatus("%s before it was asked to start", s)
 	}
 	return nil
-}
-
-// pay signs what the provider claims, as far as this side's own measure and the budget bear it out. Nothing is signed while two
-// receipts are missing: the provider would have nothing to show for what it got.
-func (j *job) pay(ctx context.Context, b work.Beat) ([]byte, error) {
-	amount, segments, err := meter.Agree(b.Charge, b.Billable, j.meter.Segments())
-	if err != nil {
-		return nil, err
-	}
-	rec := j.record()
-	amount = min(amount, rec.Budget)
-	if rec.End != nil {
-		end, err := market.OpenEnd(rec.End)
-		if err != nil {
-			return nil, err
-		}
-		amount = min(amount, end.Charge)
-	}
-	if amount < b.Charge {
-		j.log.Info("claim is above the own measure or the budget", "claim", b.Charge, "agreed", amount)
-	}
-	saved, err := j.meter.Encode()
-	if err != nil {
-		return nil, err
-	}
-	var voucher []byte
-	err = j.update(ctx, func(r *record) { r.Meter, r.Paid = saved, max(r.Paid, amount) }, func(tx *books.Tx) error {
-		lane, err := tx.Lane(j.lane())
-		if err != nil {
-			return err
-		}
-		if lane.Seq >= lane.Receipts+maxUnreceipted && amount > lane.Amount {
-			return errUnreceipted
-		}
-		voucher, err = tx.SignVoucher(j.lane(), amount, segments)
-		return err
-	})
-	if errors.Is(err, errUnreceipted) {
-		j.log.Warn("not paying: receipts are missing")
-		return nil, nil
-	}
-	if amount == 0 {
-		return nil, err
-	}
-	return voucher, err
-}
-
-// maxUnreceipted vouchers may be without a receipt (spec: ledger, Rules).
-const maxUnreceipted = 2
-
-var errUnreceipted = errors.New("receipts are missing")
-
-// onStatus takes what the provider says of the lease's state. An end must be signed by it and for this lease.
-func (j *job) onStatus(ctx context.Context, s work.Status) error {
-	rec := j.record()
-	if len(s.End) > 0 && string(s.End) != string(rec.End) {
-		if err := j.checkEnd(rec, s.End); err != nil {
-			return err
-		}
-	} else if s.State == work.Ended && len(s.End) == 0 {
-		return fmt.Errorf("provider ended the lease without a signed end: %w", wire.ErrFormat)
-	}
-	j.mu.Lock()
-	j.status = s
-	j.mu.Unlock()
-	if s.State == rec.State && s.Reason == rec.Reason && string(s.End) == string(rec.End) && s.Outputs == rec.Outputs {
-		return nil
-	}
-	return j.update(ctx, func(r *record) {
-		now := time.Now().UnixMilli()
-		if s.State == work.Running && r.Started == 0 {
-			r.Started = now
-		}
-		if s.State == work.Ended && r.Ended == 0 {
-			r.Ended = now
-		}
-		r.State, r.Reason, r.Exit = s.State, s.Reason.Clean(), s.Exit
-		if len(s.End) > 0 {
-			r.End = s.End
-		}
-		if !s.Outputs.IsZero() {
-			r.Outputs = s.Outputs
-		}
-	}, nil)
-}
-
-// checkEnd checks a provider's end against the lease, and that it does not charge more than an earlier one.
-func (j *job) checkEnd(rec record, raw []byte) error {
-	end, err := market.OpenEnd(raw)
-	if err != nil {
-		return err
-	}
-	lease, err := market.OpenLease(rec.Lease)
-	if err != nil {
-		return err
-	}
-	if err := market.CheckEnd(end, lease); err != nil {
-		return err
-	}
-	if rec.End == nil {
-		return nil
-	}
-	old, err := market.OpenEnd(rec.End)
-	if err == nil && end.Charge > old.Charge {
-		return fmt.Errorf("provider raised the final charge from %v to %v: %w", old.Charge, end.Charge, identity.ErrSignature)
-	}
-	return err
-}
-
-// due is what this side owes on the lease as it ended.
-func (j *job) due(rec record) (money.Micro, error) {
-	if rec.End == nil {
-		return rec.Paid, nil
-	}
-	end, err := market.OpenEnd(rec.End)
-	return end.Charge, err
 }

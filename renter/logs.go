@@ -22,27 +22,34 @@ func (a *Agent) jobDir(id market.LeaseID) string {
 
 func (a *Agent) logPath(id market.LeaseID) string { return filepath.Join(a.jobDir(id), "log") }
 
+// maxLog is the most of one job's output that is kept, in bytes with the frames around it: what a provider sends must not fill this disk.
+const maxLog = 256 << 20
+
+// errLogFull ends the keeping of output.
+var errLogFull = errors.New("there is more output than is kept of a job")
+
 // keepLog holds the job's output on this machine as it is made, from where an earlier process left off, until it is complete.
 func (j *job) keepLog(ctx context.Context) {
+	defer j.endLog()
 	if err := j.wait(ctx, func() bool { s := j.record(); return s.Started != 0 || s.State == work.Ended || j.ending() }); err != nil {
 		return
 	}
 	if j.record().Started == 0 {
 		return // it never ran: there is no output
 	}
-	file, offset, err := openLog(j.a.logPath(j.id))
+	f, err := openLog(j.a.logPath(j.id))
 	if err != nil {
 		j.log.Error("output not kept", "err", err)
 		return
 	}
-	defer file.Close()
+	defer f.Close()
 	client := tunnel.LogClient{Network: j.a.Network, Protocol: j.a.protocol(work.ProtoLogs), Peer: j.offer.Device, Lease: wire.Hash(j.id)}
-	_, err = client.Follow(ctx, offset, func(c tunnel.Chunk) error {
-		if err := wire.WriteFrame(file, c, maxFrame); err != nil {
+	_, err = client.Follow(ctx, f.offset, func(c tunnel.Chunk) error {
+		if err := f.append(c, time.Now()); err != nil {
 			return err
 		}
 		j.mu.Lock()
-		j.rec.LogOffset = c.End()
+		j.live.log = f.offset
 		close(j.logNews)
 		j.logNews = make(chan struct{})
 		j.mu.Unlock()
@@ -51,48 +58,90 @@ func (j *job) keepLog(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		j.log.Warn("output is not complete", "err", err)
 	}
+}
+
+// endLog wakes who follows the output: nothing more comes.
+func (j *job) endLog() {
 	j.mu.Lock()
 	j.logDone = true
-	close(j.logNews) // wakes who follows a job that wrote nothing more
+	close(j.logNews)
 	j.logNews = make(chan struct{})
 	j.mu.Unlock()
 	j.changed()
+}
+
+// logFile is a job's output on this machine, open for more.
+type logFile struct {
+	*os.File
+	offset uint64 // of the job's output: what comes next
+	size   int64  // of the file
+	last   int64  // time of the newest piece, Unix nanoseconds
+	full   bool
+}
+
+// append keeps a piece of output. Its time is the provider's, held to be later than the piece before and not in the future of this
+// machine's clock, so that a reader may go on after the time of the last piece it saw. A file that is full ends with a note.
+func (f *logFile) append(c tunnel.Chunk, now time.Time) error {
+	if f.full {
+		return errLogFull
+	}
+	if f.size > maxLog {
+		note := fmt.Sprintf("\n[gpufair: more output than the %d MiB that are kept of a job; the rest is not here]\n", maxLog>>20)
+		c, f.full = tunnel.Chunk{Offset: c.Offset, Time: c.Time, Stream: tunnel.Err, Data: []byte(note)}, true
+	}
+	c.Time = max(min(c.Time, now.UnixNano()), f.last+1)
+	if err := wire.WriteFrame(f.File, c, maxFrame); err != nil {
+		return err
+	}
+	size, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return fmt.Errorf("keep log: %w", err)
+	}
+	f.size, f.last, f.offset = size, c.Time, c.End()
+	if f.full {
+		return errLogFull
+	}
+	return nil
 }
 
 // maxFrame bounds a frame of a log file: a chunk and its head.
 const maxFrame = tunnel.MaxChunk + 256
 
 // openLog opens a job's log for appending and finds where it ends; a frame that a crash cut is dropped.
-func openLog(path string) (*os.File, uint64, error) {
+func openLog(path string) (*logFile, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, 0, fmt.Errorf("open log: %w", err)
+		return nil, fmt.Errorf("open log: %w", err)
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, 0, fmt.Errorf("open log: %w", err)
+		return nil, fmt.Errorf("open log: %w", err)
 	}
-	var offset uint64
-	var whole int64
+	f := &logFile{File: file}
+	if err := f.findEnd(); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	return f, nil
+}
+
+func (f *logFile) findEnd() error {
 	for {
 		var c tunnel.Chunk
-		if err := wire.ReadFrame(f, &c, maxFrame); err != nil {
+		if err := wire.ReadFrame(f.File, &c, maxFrame); err != nil {
 			break // the end, or a frame that was cut
 		}
-		offset = c.End()
-		if whole, err = f.Seek(0, io.SeekCurrent); err != nil {
-			f.Close()
-			return nil, 0, fmt.Errorf("open log: %w", err)
+		f.full = f.size > maxLog // then this piece was the note
+		size, err := f.Seek(0, io.SeekCurrent)
+		if err != nil {
+			return err
 		}
+		f.offset, f.last, f.size = c.End(), max(c.Time, f.last), size
 	}
-	if err := f.Truncate(whole); err != nil {
-		f.Close()
-		return nil, 0, fmt.Errorf("open log: %w", err)
+	if err := f.Truncate(f.size); err != nil {
+		return err
 	}
-	if _, err := f.Seek(whole, io.SeekStart); err != nil {
-		f.Close()
-		return nil, 0, fmt.Errorf("open log: %w", err)
-	}
-	return f, offset, nil
+	_, err := f.Seek(f.size, io.SeekStart)
+	return err
 }
 
 // Logs gives f the output of a job that is held here; with follow also what comes, until the job is over.

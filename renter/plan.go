@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +22,6 @@ import (
 	"github.com/gpufair/gpufair/market/query"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
-	"github.com/gpufair/gpufair/p2p/blob"
 	"github.com/gpufair/gpufair/renter/control/api"
 )
 
@@ -38,23 +38,13 @@ type planned struct {
 	budget money.Micro
 	needs  work.Needs
 	offers []book.Found // the first is bought, the others are tried when it is taken
-	image  Image
-	inputs *blob.Packed
+	files  *files
 	plan   api.Plan
-}
-
-func (p *planned) close() {
-	if p.image != nil {
-		p.image.Close()
-	}
-	if p.inputs != nil {
-		p.inputs.Close()
-	}
 }
 
 // plan checks everything that can be checked before anything is held, and chooses offers.
 func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) {
-	p := &planned{req: req}
+	p := &planned{req: req, files: newFiles()}
 	var err error
 	if p.budget, err = money.Parse(req.Budget); err != nil || p.budget == 0 {
 		return nil, refuse("budget %q: want an amount above 0, such as 0.5", req.Budget)
@@ -66,7 +56,7 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 		return nil, err
 	}
 	if err := a.plannable(ctx, p); err != nil {
-		p.close()
+		p.files.drop()
 		return nil, err
 	}
 	return p, nil
@@ -75,26 +65,34 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 // plannable opens the files and works the money out for the first offer.
 func (a *Agent) plannable(ctx context.Context, p *planned) (err error) {
 	first := p.offers[0]
+	p.offers = slices.DeleteFunc(p.offers, func(f book.Found) bool { return !alike(f, first) })
 	p.needs = work.Needs{
 		Kind: first.Lot.Kind, Devices: uint32(max(p.req.Devices, 1)), MemoryMiB: p.req.Memory,
 	}
 	platform := first.Entry.Terms.OS + "/" + first.Entry.Terms.Arch
-	if p.image, err = a.Images.Open(ctx, p.req.Image, platform); err != nil {
+	if p.files.image, err = a.Images.Open(ctx, p.req.Image, platform); err != nil {
 		return fmt.Errorf("%w: %w", ErrRequest, err)
 	}
-	for _, b := range p.image.Blobs() {
+	for _, b := range p.files.image.Blobs() {
 		p.plan.ImageBytes += b.Size
 	}
 	if p.req.Input != "" {
-		if p.inputs, err = packInput(ctx, p.req.Input); err != nil {
+		if p.files.inputs, err = packInput(ctx, p.req.Input); err != nil {
 			return fmt.Errorf("%w: %w", ErrRequest, err)
 		}
-		p.plan.InputBytes = p.inputs.Manifest.Bytes()
+		p.plan.InputBytes = p.files.inputs.Manifest.Bytes()
 	}
 	if err := p.spec().Validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrRequest, err)
 	}
 	return a.price(ctx, p, first)
+}
+
+// alike reports whether what is planned for one offer holds for another: the same machine for the image, kind for the needs, and unit for
+// the budget.
+func alike(f, first book.Found) bool {
+	return f.Entry.Terms.OS == first.Entry.Terms.OS && f.Entry.Terms.Arch == first.Entry.Terms.Arch && f.Lot.Kind == first.Lot.Kind &&
+		f.Entry.Unit == first.Entry.Unit
 }
 
 // price works out what the run would hold and how long budget and credit last.
@@ -270,17 +268,21 @@ func (a *Agent) findOffer(ctx context.Context, id string) (book.Found, error) {
 
 func (p *planned) spec() work.Spec {
 	s := work.Spec{
-		Image: p.image.Manifest(), Name: filepath.Base(p.req.Image), Command: p.req.Command, Env: p.req.Env, Dir: p.req.Dir, User: p.req.User,
+		Image: p.files.image.Manifest(), Name: filepath.Base(p.req.Image), Command: p.req.Command, Env: p.req.Env, Dir: p.req.Dir, User: p.req.User,
 		Labels: p.req.Labels, StopWait: uint32(p.req.StopWait),
 	}
-	if p.inputs != nil {
-		s.Inputs = p.inputs.ID
+	if p.files.inputs != nil {
+		s.Inputs = p.files.inputs.ID
 	}
 	return s
 }
 
 // order signs an order for one offer and stores it with its hold, in one durable transaction, before anything is sent.
 func (a *Agent) order(ctx context.Context, p *planned, f book.Found) (*job, error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err() // nothing is held yet
+	}
+	ctx = context.WithoutCancel(ctx) // from here on the order is stored whole or not at all
 	term, err := p.term(f.Lot)
 	if err != nil {
 		return nil, err
@@ -310,12 +312,12 @@ func (a *Agent) order(ctx context.Context, p *planned, f book.Found) (*job, erro
 			return err
 		}
 		rec.ID, rec.Accept, rec.Voucher = purchase.ID, purchase.AcceptRaw, purchase.VoucherRaw
-		return kv.Save(tx.Of(kv.Renter), jobKey(rec.ID), rec)
+		return errors.Join(kv.Save(tx.Of(kv.Renter), jobKey(rec.ID), rec), kv.Save(tx.Of(kv.Renter), peerKey(rec.Provider), rec.Peer))
 	})
 	if err != nil {
 		return nil, err
 	}
-	return a.newJob(rec)
+	return a.newJob(rec, p.files.share())
 }
 
 // another reports whether a refusal is about this one offer, so that the next may do.
@@ -338,12 +340,7 @@ func (a *Agent) Submit(ctx context.Context, req api.RunRequest, send func(api.Ru
 	if err != nil {
 		return err
 	}
-	taken := false
-	defer func() {
-		if !taken {
-			p.close()
-		}
-	}()
+	defer p.files.drop()
 	if err := send(api.RunEvent{Step: api.StepPlan, Plan: &p.plan}); err != nil || req.DryRun {
 		return err
 	}
@@ -353,10 +350,9 @@ func (a *Agent) Submit(ctx context.Context, req api.RunRequest, send func(api.Ru
 			return err
 		}
 		last := i == len(p.offers)-1
-		if last {
-			j.image, j.inputs, taken = p.image, p.inputs, true
+		if err := a.start(j); err != nil {
+			return err
 		}
-		a.start(j)
 		why, err := a.follow(ctx, j, send, !last)
 		if err != nil || why == nil {
 			return err

@@ -40,8 +40,8 @@ type record struct {
 	End        []byte             `cbor:"27,keyasint,omitempty"` // sealed market.End
 	Release    []byte             `cbor:"28,keyasint,omitempty"` // sealed market.Release
 	Exit       *market.Exit       `cbor:"29,keyasint,omitempty"`
-	Outputs    wire.Hash          `cbor:"30,keyasint"` // manifest of the newest results
-	Results    string             `cbor:"31,keyasint"` // none, fetching, complete, partial
+	Outputs    wire.Hash          `cbor:"30,keyasint"` // manifest of the newest results that are here
+	Results    string             `cbor:"31,keyasint"` // none, fetching, complete, partial, kept
 	Final      bool               `cbor:"32,keyasint"` // nothing more will be done
 	Ready      bool               `cbor:"33,keyasint"` // the lease was acknowledged
 	Model      string             `cbor:"34,keyasint"`
@@ -50,6 +50,12 @@ type record struct {
 	Devices    uint32             `cbor:"37,keyasint"`
 	LogOffset  uint64             `cbor:"38,keyasint"`
 	Platform   string             `cbor:"39,keyasint"`
+	Asked      bool               `cbor:"40,keyasint,omitempty"` // to start
+	Metering   bool               `cbor:"41,keyasint,omitempty"` // Meter ran at Sampled
+	Sampled    int64              `cbor:"42,keyasint,omitempty"` // when Meter was stored
+	Deliver    bool               `cbor:"43,keyasint,omitempty"` // release or newest voucher have not arrived
+	Told       bool               `cbor:"44,keyasint,omitempty"` // the provider answered to the release
+	Whole      bool               `cbor:"45,keyasint,omitempty"` // Outputs are the final ones
 }
 
 const recordVersion = 1
@@ -60,10 +66,13 @@ const (
 	resultsFetching = "fetching"
 	resultsComplete = "complete"
 	resultsPartial  = "partial"
+	resultsKept     = "kept" // here, and not in the output folder: somebody made it meanwhile, or its disk is full
 )
-
-func (r record) done() bool { return r.Final }
 
 const keyJob = "job/"
 
 func jobKey(id market.LeaseID) []byte { return append([]byte(keyJob), id[:]...) }
+
+const keyPeer = "peer/"
+
+func peerKey(account identity.AccountID) []byte { return append([]byte(keyPeer), account[:]...) }

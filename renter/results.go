@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gpufair/gpufair/ledger/books"
-	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p/blob"
@@ -21,20 +21,34 @@ import (
 // transfer that takes long makes the next one later.
 const syncEvery = 15 * time.Second
 
+// resultsDir is where a job's results lie on their way. Each job has a store of its own: what one provider sends can take no more than
+// the quota, and what one job drops is never another's.
+func (a *Agent) resultsDir(id market.LeaseID) string {
+	return filepath.Join(a.conf.Dir, "results", id.String())
+}
+
+func (j *job) openStore() (*blob.Store, error) {
+	s, err := blob.OpenStore(j.a.resultsDir(j.id), j.a.conf.Results)
+	if err != nil {
+		return nil, err
+	}
+	j.mu.Lock()
+	j.store = s
+	j.mu.Unlock()
+	return s, nil
+}
+
 // keepResults brings home what the job has written so far.
 func (j *job) keepResults(ctx context.Context) {
 	for wait := syncEvery; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-j.stop:
-			return
 		case <-time.After(wait):
 		}
-		if j.record().State != work.Running {
-			if j.record().State == work.Ended {
-				return
-			}
+		if s := j.record().State; s == work.Ended {
+			return
+		} else if s != work.Running {
 			continue
 		}
 		start := time.Now()
@@ -47,149 +61,164 @@ func (j *job) keepResults(ctx context.Context) {
 
 // snapshot fetches what /out holds now. Files that are being written may be missing from it.
 func (j *job) snapshot(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, snapshotWithin)
+	defer cancel()
 	status, err := j.ask(ctx, work.Ask{Action: work.ActSync})
 	if err != nil || status.Outputs.IsZero() || status.Outputs == j.record().Outputs {
 		return err
 	}
-	if _, err := j.blobs().FetchTree(ctx, j.a.store, status.Outputs, nil); err != nil {
-		return err
-	}
-	return j.update(ctx, func(r *record) { r.Outputs = status.Outputs }, nil)
+	return j.fetch(ctx, status.Outputs, nil)
 }
+
+// snapshotWithin bounds one snapshot: a provider that trickles must not keep the final results waiting for its stream.
+const snapshotWithin = 10 * time.Minute
 
 func (j *job) blobs() blob.Client {
 	return blob.Client{Network: j.a.Network, Protocol: j.a.protocol(work.ProtoBlob), Peer: j.offer.Device, Lease: wire.Hash(j.id)}
 }
 
-// conclude brings results and money to their end, whether the provider ended the lease or this side releases it.
-func (j *job) conclude(ctx context.Context) error {
-	if j.ending() {
-		if err := j.letGo(ctx); err != nil {
-			return err
-		}
-	}
-	rec := j.record()
-	if rec.State == work.Ended && !j.ending() {
-		j.fetchResults(ctx)
-		j.payRest(ctx)
-		if _, err := j.ask(ctx, work.Ask{Action: work.ActFetched}); err == nil {
-			if status, err := j.ask(ctx, work.Ask{Action: work.ActStatus}); err == nil && len(status.End) > 0 {
-				if err := j.onStatus(ctx, status); err != nil {
-					j.log.Warn("provider's last word", "err", err)
-				}
-			}
-		}
-	} else {
-		j.landPartial(ctx)
-	}
-	return j.close(ctx)
-}
-
-// letGo signs the release and tells the provider, if it is there; the signed record is kept and delivered when it comes back.
-func (j *job) letGo(ctx context.Context) error {
-	rec := j.record()
-	j.mu.Lock()
-	why := *j.giveUp
-	j.mu.Unlock()
-	if rec.Release == nil {
-		dev := j.a.Device
-		raw, err := dev.Seal(market.DomainRelease, market.Release{
-			Header: dev.Header(market.Version), Delegation: dev.DelegationHash(), Lease: j.id, Beat: rec.Beat, Charge: rec.Charge, Reason: why.Clean(),
-		})
-		if err != nil {
-			return err
-		}
-		err = j.update(ctx, func(r *record) {
-			r.Release, r.State, r.Reason = raw, work.Ended, why
-			if r.Ended == 0 {
-				r.Ended = time.Now().UnixMilli()
-			}
-		}, nil)
-		if err != nil {
-			return err
-		}
-		rec = j.record()
-	}
-	if rec.Lease == nil {
-		return nil // never sold, or withdrawn by the provider unless it hears of it
-	}
-	status, err := j.ask(ctx, work.Ask{Action: work.ActRelease, Signed: rec.Release})
+// fetch gets a manifest and its files into the job's store, and then drops what only an older one named.
+func (j *job) fetch(ctx context.Context, id wire.Hash, progress blob.Progress) error {
+	store, err := j.opened()
 	if err != nil {
-		j.log.Info("provider not told of the release; it is when it comes back", "err", err)
-		return nil
+		return err
 	}
-	return j.onStatus(ctx, status)
-}
-
-// payRest waits a moment for the last claim to be answered over the lane.
-func (j *job) payRest(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 3*work.BeatInterval*time.Second)
-	defer cancel()
-	err := j.wait(ctx, func() bool {
-		rec := j.record()
-		due, err := j.due(rec)
-		return err != nil || rec.Paid >= due
-	})
+	m, err := j.blobs().FetchTree(ctx, store, id, progress)
 	if err != nil {
-		j.log.Info("the last claim is not paid in full", "paid", j.record().Paid)
+		return err
 	}
+	if n := m.Bytes(); n > j.a.conf.Results { // few chunks, named often
+		return fmt.Errorf("results of %d bytes: %w of %d bytes", n, blob.ErrQuota, j.a.conf.Results)
+	}
+	if err := j.update(ctx, func(r *record) { r.Outputs = id }, nil); err != nil {
+		return err
+	}
+	needed := map[wire.Hash]bool{id: true}
+	for _, e := range m.Entries {
+		for _, h := range e.Chunks {
+			needed[h] = true
+		}
+	}
+	for _, h := range store.List() {
+		if needed[h] {
+			continue
+		}
+		if err := store.Remove(h); err != nil {
+			j.log.Debug("older results not dropped", "blob", h.Short(), "err", err)
+		}
+	}
+	return nil
 }
 
-// fetchResults gets the results and puts them into the output folder.
-func (j *job) fetchResults(ctx context.Context) {
+// bringHome gets results and the rest of the output, pays the last claim while the lane is open, and lets the provider wipe the lease. It
+// goes on while the provider restarts and while this machine's disk is full, until ctx ends: a release, or keepWatch's patience.
+func (j *job) bringHome(ctx context.Context) {
 	j.mu.Lock()
 	final := j.status.Outputs
 	j.mu.Unlock()
-	if final.IsZero() {
-		j.setResults(ctx, resultsNone)
-		return
+	home := final.IsZero()
+	if !home {
+		home = j.fetchFinal(ctx, final)
 	}
-	j.setResults(ctx, resultsFetching)
-	err := j.insist(ctx, func() error {
-		_, err := j.blobs().FetchTree(ctx, j.a.store, final, func(done, total int64) {
-			j.tell(api.RunEvent{Step: api.StepFetch, Done: done, Total: total})
-		})
-		return err
+	j.awaitLog(ctx)
+	j.payRest(ctx)
+	if !home {
+		return // whoever frees some space may still get them: the provider keeps them for a while
+	}
+	if _, err := j.ask(ctx, work.Ask{Action: work.ActFetched}); err == nil {
+		j.asksState(ctx) // the end says now that the lease was wiped
+	}
+}
+
+// fetchFinal fetches the results and puts them into the output folder. It reports whether they are on this machine.
+func (j *job) fetchFinal(ctx context.Context, final wire.Hash) bool {
+	j.setResults(ctx, func(r *record) { r.Results = resultsFetching })
+	progress := func(done, total int64) { j.tell(api.RunEvent{Step: api.StepFetch, Done: done, Total: total}) }
+	again := func(err error) bool {
+		if !localFault(err) {
+			return transient(err)
+		}
+		j.log.Warn("results can't be written; trying again", "err", err)
+		j.tell(api.RunEvent{Step: api.StepFetch, Detail: "can't write them, trying again: free some space: " + err.Error()})
+		return true
+	}
+	if err := j.insist(ctx, again, func() error { return j.fetch(ctx, final, progress) }); err != nil {
+		j.log.Warn("results not fetched", "err", err)
+		return false
+	}
+	j.setResults(ctx, func(r *record) { r.Whole = true })
+	j.land(ctx)
+	return true
+}
+
+// awaitLog waits a moment for the last of the output.
+func (j *job) awaitLog(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	err := j.wait(ctx, func() bool {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return j.logDone
 	})
 	if err != nil {
-		j.log.Warn("results not fetched", "err", err)
-		j.landPartial(ctx)
-		return
+		j.log.Info("output may be incomplete")
 	}
-	if err := j.land(ctx, final, j.record().Output); err != nil {
-		j.log.Error("results not written", "err", err)
-		j.tell(api.RunEvent{Step: api.StepFetch, Detail: err.Error()})
-		return
-	}
-	j.setResults(ctx, resultsComplete)
 }
 
-// landPartial puts what arrived while the job ran into the output folder.
-func (j *job) landPartial(ctx context.Context) {
+// payRest waits a moment for the last claim to be answered over the lane, and for its receipt. What this does not pay goes with the
+// closing of the lane.
+func (j *job) payRest(ctx context.Context) {
 	rec := j.record()
-	if rec.Outputs.IsZero() || rec.Results == resultsComplete {
+	if rec.End == nil {
 		return
 	}
-	if err := j.land(ctx, rec.Outputs, rec.Output); err != nil {
-		j.log.Warn("partial results not written", "err", err)
+	end, err := market.OpenEnd(rec.End)
+	if err != nil {
 		return
 	}
-	j.setResults(ctx, resultsPartial)
+	ctx, cancel := context.WithTimeout(ctx, 2*work.BeatInterval*time.Second)
+	defer cancel()
+	err = j.wait(ctx, func() bool {
+		var lane books.Lane
+		err := j.a.Books.View(ctx, func(r *books.Reader) (err error) { lane, err = r.Lane(j.lane()); return err })
+		return err != nil || lane.Amount >= end.Charge && lane.Missing() == 0
+	})
+	if err != nil {
+		j.log.Debug("the last claim is paid with the closing", "paid", j.record().Paid)
+	}
 }
 
-func (j *job) setResults(ctx context.Context, state string) {
-	if err := j.update(ctx, func(r *record) { r.Results = state }, nil); err != nil {
+func (j *job) setResults(ctx context.Context, change func(*record)) {
+	if err := j.update(context.WithoutCancel(ctx), change, nil); err != nil {
 		j.log.Error("state of results", "err", err)
 	}
 }
 
-// land makes the output folder of fetched results.
-func (j *job) land(ctx context.Context, id wire.Hash, output string) error {
-	raw, err := readBlob(ctx, j.a.store, id)
-	if err != nil {
-		return err
+// land makes the output folder of what is here, or keeps it where it is if the folder can't be made.
+func (j *job) land(ctx context.Context) {
+	rec := j.record()
+	if rec.Outputs.IsZero() || rec.Results == resultsComplete || rec.Results == resultsPartial || rec.Results == resultsKept {
+		return
 	}
-	m, err := blob.DecodeManifest(raw)
+	state := resultsPartial
+	if rec.Whole {
+		state = resultsComplete
+	}
+	store, err := j.opened()
+	if err == nil {
+		err = unpack(context.WithoutCancel(ctx), store, rec.Outputs, rec.Output)
+	}
+	if err != nil {
+		state = resultsKept
+		j.log.Warn("results not written to their folder: gpufair results --output puts them into another", "output", rec.Output, "err", err)
+		j.tell(api.RunEvent{Step: api.StepFetch, Detail: err.Error()})
+	}
+	j.setResults(ctx, func(r *record) { r.Results = state })
+}
+
+// unpack makes the folder output of a manifest in a store.
+func unpack(ctx context.Context, store *blob.Store, id wire.Hash, output string) error {
+	m, err := blob.LoadManifest(ctx, store, id)
 	if err != nil {
 		return err
 	}
@@ -201,92 +230,61 @@ func (j *job) land(ctx context.Context, id wire.Hash, output string) error {
 		return fmt.Errorf("output folder: %w", err)
 	}
 	defer parent.Close()
-	return blob.Unpack(ctx, j.a.store, m, parent, filepath.Base(output), blob.UnpackOptions{Sync: true})
+	return blob.Unpack(ctx, store, m, parent, filepath.Base(output), blob.UnpackOptions{Sync: true})
 }
 
-func readBlob(ctx context.Context, s blob.Source, h wire.Hash) ([]byte, error) {
-	r, err := s.Blob(ctx, h)
-	if err != nil {
-		return nil, err
+// Results says where a job's results lie, or puts them into another folder. Those that found their own folder taken lie in the agent's
+// store until this is asked.
+func (a *Agent) Results(ctx context.Context, id market.LeaseID, output string) (string, error) {
+	a.landing.Lock()
+	defer a.landing.Unlock()
+	rec, ok, err := a.load(ctx, id)
+	switch {
+	case err != nil:
+		return "", err
+	case !ok:
+		return "", ErrNoJob
+	case !rec.Final:
+		return "", refuse("job %s has not ended: its results are brought home then", id.Short())
+	case rec.Results == resultsKept:
+		return a.landKept(ctx, rec, output)
+	case rec.Results != resultsComplete && rec.Results != resultsPartial:
+		return "", refuse("job %s left no results", id.Short())
+	case output == "" || output == rec.Output:
+		return rec.Output, nil
 	}
-	defer r.Close()
-	if r.Size() > blob.MaxManifest {
-		return nil, fmt.Errorf("manifest %s: %w", h.Short(), wire.ErrTooLarge)
+	if err := checkOutput(output); err != nil {
+		return "", err
 	}
-	b := make([]byte, r.Size())
-	if _, err := r.ReadAt(b, 0); err != nil {
-		return nil, fmt.Errorf("manifest %s: %w", h.Short(), err)
+	if err := os.CopyFS(output, os.DirFS(rec.Output)); err != nil {
+		return "", fmt.Errorf("copy results of job %s from %s: %w", id.Short(), filepath.Clean(rec.Output), err)
 	}
-	return b, nil
+	return output, nil
 }
 
-// close ends the lane in the ledger and the job.
-func (j *job) close(ctx context.Context) error {
-	rec := j.record()
-	final, err := j.finalCharge(rec)
+// landKept puts kept results into output, or into their own folder if that is free by now.
+func (a *Agent) landKept(ctx context.Context, rec record, output string) (path string, err error) {
+	if output == "" {
+		output = rec.Output
+	}
+	if err := checkOutput(output); err != nil {
+		return "", fmt.Errorf("%w: the results are kept: gpufair results --output puts them there", err)
+	}
+	store, err := blob.OpenStore(a.resultsDir(rec.ID), a.conf.Results)
 	if err != nil {
-		return err
+		return "", err
 	}
-	err = j.update(ctx, func(r *record) {
-		r.Final = true
-		if r.Ended == 0 {
-			r.Ended = time.Now().UnixMilli()
-		}
-		r.State = work.Ended
-		if r.Results == "" || r.Results == resultsFetching {
-			r.Results = resultsNone
-		}
-	}, func(tx *books.Tx) error {
-		_, err := tx.CloseLane(j.lane(), final)
-		if errors.Is(err, books.ErrNoLane) {
-			return nil // the order never got as far
-		}
-		return err
-	})
+	defer func() { err = errors.Join(err, store.Close()) }()
+	if err := unpack(ctx, store, rec.Outputs, output); err != nil {
+		return "", err
+	}
+	rec.Output, rec.Results = output, resultsPartial
+	if rec.Whole {
+		rec.Results = resultsComplete
+	}
+	err = a.Books.Update(context.WithoutCancel(ctx), func(tx *books.Tx) error { return kv.Save(tx.Of(kv.Renter), jobKey(rec.ID), rec) })
 	if err != nil {
-		return err
+		return "", err
 	}
-	j.dropResults(ctx, rec)
-	j.tell(api.RunEvent{Step: api.StepDone})
-	return nil
-}
-
-// finalCharge is what the lease cost in the end: as the provider's end says, at most what this side signed for; without an end, what
-// was signed and what the last acknowledged beat claimed.
-func (j *job) finalCharge(rec record) (money.Micro, error) {
-	if rec.Lease == nil {
-		return 0, nil
-	}
-	due, err := j.due(rec)
-	if err != nil {
-		return 0, err
-	}
-	if rec.End == nil {
-		return max(rec.Paid, min(rec.Charge, rec.Budget)), nil
-	}
-	return min(due, max(rec.Paid, min(rec.Charge, rec.Budget))), nil
-}
-
-// dropResults frees what was fetched, once it lies in the output folder.
-func (j *job) dropResults(ctx context.Context, rec record) {
-	if rec.Outputs.IsZero() || (j.record().Results != resultsComplete && j.record().Results != resultsPartial) {
-		return
-	}
-	raw, err := readBlob(ctx, j.a.store, rec.Outputs)
-	if err != nil {
-		return
-	}
-	m, err := blob.DecodeManifest(raw)
-	if err != nil {
-		return
-	}
-	drop := []wire.Hash{rec.Outputs}
-	for _, e := range m.Entries {
-		drop = append(drop, e.Chunks...)
-	}
-	for _, h := range drop {
-		if err := j.a.store.Remove(h); err != nil {
-			j.log.Warn("fetched blob not dropped", "blob", h.Short(), "err", err)
-		}
-	}
+	return output, os.RemoveAll(a.resultsDir(rec.ID))
 }

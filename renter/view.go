@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpufair/gpufair/benchmark"
-	"github.com/gpufair/gpufair/ledger/books"
-	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/book"
 	"github.com/gpufair/gpufair/market/reason"
@@ -141,22 +137,32 @@ func (a *Agent) passport(ctx context.Context, f book.Found) api.Passport {
 	return out
 }
 
-// Jobs lists the jobs that have not ended, or all, newest first.
+// Jobs lists the jobs that have not ended, or all that are kept, newest first. Only the latter reads the store.
 func (a *Agent) Jobs(ctx context.Context, everything bool) ([]api.Job, error) {
-	var records []record
-	err := a.Books.View(ctx, func(r *books.Reader) (err error) {
-		records, err = kv.All[record](r.Of(kv.Renter), keyJob)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("stored jobs: %w", err)
+	select {
+	case <-a.ready:
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	out := []api.Job{}
-	for _, rec := range records {
-		if j := a.find(rec.ID); j != nil {
-			out = append(out, j.view())
-		} else if everything {
-			out = append(out, viewOf(rec))
+	a.mu.Lock()
+	live := make([]*job, 0, len(a.jobs))
+	for _, j := range a.jobs {
+		live = append(live, j)
+	}
+	a.mu.Unlock()
+	out, seen := []api.Job{}, map[market.LeaseID]bool{}
+	for _, j := range live {
+		out, seen[j.id] = append(out, j.view()), true
+	}
+	if everything {
+		records, err := a.records(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, rec := range records {
+			if !seen[rec.ID] {
+				out = append(out, viewOf(rec))
+			}
 		}
 	}
 	slices.SortFunc(out, func(x, y api.Job) int { return y.Agreed.Compare(x.Agreed) })
@@ -172,6 +178,10 @@ var (
 
 // FindJob finds a job by its id, an unambiguous start of it, or its name (the newest of that name).
 func (a *Agent) FindJob(ctx context.Context, name string) (market.LeaseID, api.Job, error) {
+	var id market.LeaseID
+	if len(name) == 2*len(id) && id.UnmarshalText([]byte(strings.ToLower(name))) == nil {
+		return a.findByID(ctx, id)
+	}
 	jobs, err := a.Jobs(ctx, true)
 	if err != nil {
 		return market.LeaseID{}, api.Job{}, err
@@ -190,18 +200,32 @@ func (a *Agent) FindJob(ctx context.Context, name string) (market.LeaseID, api.J
 	case 0:
 		return market.LeaseID{}, api.Job{}, fmt.Errorf("job %q: %w", name, ErrNoJob)
 	case 1:
-		var id market.LeaseID
 		err := id.UnmarshalText([]byte(hits[0].ID))
 		return id, hits[0], err
 	}
 	return market.LeaseID{}, api.Job{}, fmt.Errorf("job %q: %w: give more of its id", name, ErrAmbiguous)
 }
 
+// findByID finds a job without reading the others.
+func (a *Agent) findByID(ctx context.Context, id market.LeaseID) (market.LeaseID, api.Job, error) {
+	if j := a.find(id); j != nil {
+		return id, j.view(), nil
+	}
+	rec, ok, err := a.load(ctx, id)
+	if err == nil && !ok {
+		err = fmt.Errorf("job %s: %w", id.Short(), ErrNoJob)
+	}
+	if err != nil {
+		return id, api.Job{}, err
+	}
+	return id, viewOf(rec), nil
+}
+
 // view is the job as it stands now.
 func (j *job) view() api.Job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	v := viewOf(j.rec)
+	v := viewOf(j.now())
 	v.Suspected = j.suspected
 	if j.rec.Started != 0 && !j.lastBeat.IsZero() {
 		at := j.lastBeat
@@ -308,7 +332,8 @@ func failed(rec record) *api.Failed {
 	return &api.Failed{Code: string(rec.Reason.Code), Detail: rec.Reason.String(), Next: advice.Renter, Paid: rec.Paid.String()}
 }
 
-// Signal sends a signal to a job, stops it (no signal), or releases its lease.
+// Signal sends a signal to a job, stops it (no signal), or gives its lease up. A job that does not run yet is given up by any of them, and
+// of one that has ended what is not home yet.
 func (a *Agent) Signal(ctx context.Context, id market.LeaseID, req api.SignalRequest) error {
 	j := a.find(id)
 	if j == nil {
@@ -324,33 +349,4 @@ func (a *Agent) Signal(ctx context.Context, id market.LeaseID, req api.SignalReq
 	}
 	_, err := j.ask(ctx, work.Ask{Action: work.ActSignal, Signal: req.Signal})
 	return err
-}
-
-// Results puts what was fetched of a job's results into another folder.
-func (a *Agent) Results(ctx context.Context, id market.LeaseID, output string) (string, error) {
-	var rec record
-	var ok bool
-	err := a.Books.View(ctx, func(r *books.Reader) (err error) {
-		rec, ok, err = kv.Load[record](r.Of(kv.Renter), jobKey(id))
-		return err
-	})
-	switch {
-	case err != nil:
-		return "", err
-	case !ok:
-		return "", ErrNoJob
-	case !rec.Final:
-		return "", refuse("job %s has not ended: its results are brought home then", id.Short())
-	case rec.Results == resultsNone:
-		return "", refuse("job %s left no results", id.Short())
-	case output == "" || output == rec.Output:
-		return rec.Output, nil
-	}
-	if err := checkOutput(output); err != nil {
-		return "", err
-	}
-	if err := os.CopyFS(output, os.DirFS(rec.Output)); err != nil {
-		return "", fmt.Errorf("copy results of job %s from %s: %w", id.Short(), filepath.Clean(rec.Output), err)
-	}
-	return output, nil
 }

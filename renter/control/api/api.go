@@ -197,7 +197,7 @@ type Job struct {
 	Cost      string     `json:"cost" doc:"signed for so far"`
 	Exit      *Exit      `json:"exit,omitempty"`
 	Output    string     `json:"output" doc:"folder on this machine"`
-	Results   string     `json:"results" enum:"none,fetching,complete,partial"`
+	Results   string     `json:"results" enum:"none,fetching,complete,partial,kept" doc:"kept: here, but the output folder was taken; ask for another"`
 	LogBytes  uint64     `json:"log_bytes" doc:"held on this machine"`
 	Suspected bool       `json:"suspected" doc:"no beat for 5 s"`
 	LastBeat  *time.Time `json:"last_beat,omitempty"`
