@@ -17,9 +17,12 @@ func (d *Daemon) Credit() *cobra.Command {
 	c := &cobra.Command{
 		Use: "credit", Short: "how much renters may come to owe",
 		Long: "Three limits hold: for one account that never settled, for all of those together, and for accounts by what they have settled.\n" +
-			"`credit set` overrides them for one account.",
+			"`credit set` overrides them for one account. Without a verb it shows them.",
+		Example: fmt.Sprintf("  %s credit\n  %s credit set gf… --limit 25", d.Name, d.Name),
 	}
-	c.AddCommand(d.creditShow(), d.creditSet())
+	show := d.creditShow()
+	c.RunE = show.RunE
+	c.AddCommand(show, d.creditSet())
 	return c
 }
 

@@ -31,9 +31,13 @@ func readLine(r io.Reader) (string, error) {
 func (d *Daemon) Ledger() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ledger", Short: "who owes whom, and the proof of it",
-		Long: "Every amount stands on signed records that both sides keep. `ledger verify` computes all of it again from the records alone.",
+		Long: "Every amount stands on signed records that both sides keep. `ledger verify` computes all of it again from the records alone.\n" +
+			"Without a verb it shows the balances.",
+		Example: fmt.Sprintf("  %s ledger\n  %s ledger verify\n  %s ledger export --format csv > ledger.csv", d.Name, d.Name, d.Name),
 	}
-	c.AddCommand(d.ledgerShow(), d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerExport())
+	show := d.ledgerShow()
+	c.RunE = show.RunE
+	c.AddCommand(show, d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerExport())
 	return c
 }
 
