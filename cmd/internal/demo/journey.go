@@ -48,7 +48,6 @@ type journey struct {
 	job     job
 	paidTo  *owner
 	amount  string
-	signed  int
 }
 
 // job is what `gpufair ps --json` prints of a job, as far as the demo reads it.
@@ -167,7 +166,7 @@ mdns = false
 accounts = [%s]
 [runtime]
 address = %q
-namespace = "demo-%s"
+namespace = %q
 root = %q
 [[cpu]]
 cores = "%d"
@@ -177,7 +176,7 @@ disk = "256MiB"
 min_term = "10s"
 max_term = "1h"
 max_pids = 64
-`, accounts, j.socket(), o.name, j.path("runc"), o.core, o.price)
+`, accounts, j.socket(), j.namespace(o.name), j.path("runc"), o.core, o.price)
 	return errors.Join(os.MkdirAll(j.path(o.name), 0o700), os.WriteFile(j.path(o.name+"/config.toml"), []byte(text), 0o600))
 }
 
@@ -228,11 +227,6 @@ func (j *journey) meet(ctx context.Context) error {
 	if err := j.show(ctx, renter, "gpufair", "join", invite); err != nil {
 		return err
 	}
-	agent, err := one[struct{ PID int }](ctx, j.world, renter, "gpufair", "agent", "status")
-	if err != nil {
-		return err
-	}
-	j.agent = agent.PID
 	for _, o := range j.owners[1:] {
 		if err := j.show(ctx, o.name, "gpufaird", "join", invite); err != nil {
 			return err
@@ -418,10 +412,13 @@ func (j *journey) compare(ctx context.Context) error {
 		return fmt.Errorf("the job cost %s, the ledgers say %s", j.job.Cost, mine.Amount)
 	case len(mine.Signed) != 2 || len(theirs.Signed) != 2:
 		return fmt.Errorf("both signatures are wanted, but the renter has %v and the owner %v", mine.Signed, theirs.Signed)
+	case !mine.Settled || !theirs.Settled:
+		return fmt.Errorf("the settlement is signed, but the lease counts as settled at the renter: %v, at the owner: %v", mine.Settled, theirs.Settled)
 	case len(settled) != 2 || settled[0] != settled[1]:
 		return fmt.Errorf("the balances differ: %q", settled)
 	}
-	j.amount, j.signed = mine.Amount+" "+mine.Unit, len(mine.Signed)
+	j.amount = mine.Amount + " " + mine.Unit
+	fmt.Printf("renter and %s: %s, with the same voucher and receipt, signed by both, settled\n", j.paidTo.name, j.amount)
 	return nil
 }
 
@@ -433,12 +430,12 @@ func (j *journey) summary(all time.Duration) {
 	}
 	fmt.Printf(`
 == done in %.0f s
-  who        a renter rented core %d of %s (%s), the cheapest of %d offers
+  who        a renter rented core %d of %s (%s), the cheapest of %d offer(s)
   what       a container with a path tracer; it ran %.1f s and ended by itself
   how much   %s at %s %s an hour; both ledgers say so, with the signatures of both
   paid       settled with reference demo-1, signed by both
   results    %s
-  left over  nothing: no process, no mount, no other file
+  left over  nothing that runs or is mounted; a few empty lock files in /run/lock/gpufair, until the next boot
 `, all.Seconds(), j.paidTo.core, j.paidTo.name, j.job.Model, len(j.owners), j.job.Seconds, j.amount, j.job.Rate, j.job.Unit,
 		filepath.Join(where, "picture.png"))
 }

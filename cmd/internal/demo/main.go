@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -27,11 +28,20 @@ func main() {
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took more than %v", limit))
 	defer cancel()
-	if err := demo(ctx, *bin, *out); err != nil {
+	err := demo(ctx, *bin, *out)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "\ndemo:", err)
+	}
+	switch {
+	case errors.Is(err, errInterrupted):
+		os.Exit(130)
+	case err != nil:
 		os.Exit(1)
 	}
 }
+
+// errInterrupted says that a person stopped the demo.
+var errInterrupted = errors.New("interrupted; what it had started was stopped and removed")
 
 // demo runs the journey, says how it went and cleans up, whatever happens.
 func demo(ctx context.Context, bin, out string) error {
@@ -43,10 +53,14 @@ func demo(ctx context.Context, bin, out string) error {
 	results := filepath.Join(out, started.Format("20060102-150405"))
 	j := &journey{world: w, results: results}
 	err = j.run(ctx)
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = fmt.Errorf("%w (%w)", err, cause)
-		}
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		err = fmt.Errorf("%w (%w)", err, cause)
+		w.showLogs()
+	case cause != nil:
+		err = errInterrupted
+	default:
 		w.showLogs()
 	}
 	left := w.close(err == nil)

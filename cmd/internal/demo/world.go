@@ -27,7 +27,6 @@ const (
 type world struct {
 	dir, bin string
 	procs    []*process // in the order of their start
-	agent    int        // process id of the renter's agent, which its commands start
 }
 
 // process is a program that runs beside the demo.
@@ -176,6 +175,8 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.b
   "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.opt"]
 [grpc]
   address = %q
+[debug]
+  level = "warn"
 `
 
 func (w *world) socket() string { return w.path("containerd.sock") }
@@ -219,9 +220,9 @@ func (w *world) close(success bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*stopWithin)
 	defer cancel()
 	var errs []error
-	if w.agent != 0 {
+	if agent, err := one[struct{ PID int }](ctx, w, renter, "gpufair", "agent", "status"); err == nil { // the renter's commands started it
 		if _, err := w.ask(ctx, renter, "gpufair", "agent", "stop", "--force"); err != nil {
-			errs = append(errs, err, syscall.Kill(w.agent, syscall.SIGKILL))
+			errs = append(errs, err, syscall.Kill(agent.PID, syscall.SIGKILL))
 		}
 	}
 	for i := len(w.procs) - 1; i >= 0; i-- {
@@ -247,8 +248,49 @@ func (p *process) stop() error {
 	return errors.Join(err, p.cmd.Process.Kill())
 }
 
-// endJobs kills the shims that are left with their containers. After a success there are none.
+// namespace is an owner's in containerd, and the name of its control group.
+func (w *world) namespace(owner string) string { return filepath.Base(w.dir) + "-" + owner }
+
+// endJobs ends what runs in containers that are left. After a success there are none.
 func (w *world) endJobs(success bool) error {
+	var errs []error
+	for _, o := range providers() {
+		ctr := func(args ...string) (string, error) {
+			out, err := exec.Command("ctr", append([]string{"--address", w.socket(), "--namespace", w.namespace(o.name)}, args...)...).CombinedOutput()
+			if err != nil {
+				err = fmt.Errorf("ctr %s: %w: %s", strings.Join(args, " "), err, out)
+			}
+			return string(out), err
+		}
+		left, err := ctr("tasks", "list", "--quiet")
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, id := range strings.Fields(left) {
+			if success {
+				errs = append(errs, fmt.Errorf("container %s of %s was left running", id, o.name))
+			}
+			_, err := ctr("tasks", "delete", "--force", id)
+			errs = append(errs, err)
+		}
+		groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + w.namespace(o.name)) // the pattern is well-formed
+		for _, dir := range append(groups, "/sys/fs/cgroup/"+w.namespace(o.name)) {
+			err := os.Remove(dir)
+			switch {
+			case errors.Is(err, os.ErrNotExist):
+			case err != nil:
+				errs = append(errs, err)
+			case success:
+				errs = append(errs, fmt.Errorf("control group %s was left behind", dir))
+			}
+		}
+	}
+	return errors.Join(append(errs, w.endShims())...)
+}
+
+// endShims kills shims that are still there. That is an error: a shim ends with its container.
+func (w *world) endShims() error {
 	var errs []error
 	processes, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well-formed
 	for _, f := range processes {
@@ -257,29 +299,8 @@ func (w *world) endJobs(success bool) error {
 		if err != nil || !strings.HasPrefix(filepath.Base(string(name)), "containerd-shim") || !bytes.Contains(line, []byte(w.socket()+"\x00")) {
 			continue
 		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if err != nil {
-			continue
-		}
-		if success {
-			errs = append(errs, fmt.Errorf("shim %d was left running", pid))
-		}
-		errs = append(errs, w.killContainers(), syscall.Kill(pid, syscall.SIGKILL))
-	}
-	return errors.Join(errs...)
-}
-
-// killContainers kills what runs in containers that are left: a job outlives its shim.
-func (w *world) killContainers() error {
-	states, err := filepath.Glob(w.path("runc/*/*/state.json"))
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, path := range states {
-		root, id := filepath.Dir(filepath.Dir(path)), filepath.Base(filepath.Dir(path))
-		if out, err := exec.Command("runc", "--root", root, "delete", "--force", id).CombinedOutput(); err != nil {
-			errs = append(errs, fmt.Errorf("runc delete %s: %w: %s", id, err, out))
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
+			errs = append(errs, fmt.Errorf("shim %d was left running", pid), syscall.Kill(pid, syscall.SIGKILL))
 		}
 	}
 	return errors.Join(errs...)
