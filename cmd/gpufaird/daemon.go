@@ -19,7 +19,6 @@ import (
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/cmd/internal/wire"
 	"github.com/gpufair/gpufair/ledger"
-	"github.com/gpufair/gpufair/p2p/blob"
 	wirehash "github.com/gpufair/gpufair/p2p/wire"
 	"github.com/gpufair/gpufair/provider"
 	"github.com/gpufair/gpufair/provider/containerd"
@@ -54,7 +53,6 @@ type daemon struct {
 	devices *devices
 	runtime *containerd.Client
 	agent   *provider.Agent
-	blobs   *blob.Store
 	income  income
 
 	mu      sync.Mutex
@@ -137,18 +135,14 @@ func (d *daemon) openAgent(ctx context.Context, c config, initPath string) error
 		return cli.Fail(cli.ExitSystem, "open the folder of jobs", err, "it must be this user's alone")
 	}
 	d.closers = append(d.closers, folders.Close)
-	if d.blobs, err = blob.OpenStore(filepath.Join(d.State, "inbox"), int64(c.Runtime.Inbox)); err != nil {
-		return cli.Fail(cli.ExitSystem, "open the inbox", err, "runtime.inbox says how large it may be")
-	}
-	d.closers = append(d.closers, d.blobs.Close)
 	conf, err := c.provider(d.machine)
 	if err != nil {
 		return err
 	}
 	d.agent, err = provider.New(ctx, provider.Deps{
 		Device: d.Device, Network: d.Network, Books: d.Books, Board: d.Board, Delegations: d.Delegations, Runtime: d.runtime,
-		Jobnet: jobnet.Network{}, Mounts: folders, Devices: d.devices, Blobs: d.blobs, Init: initPath, Epoch: wire.Epoch,
-		Log: d.Log.With("part", "provider"),
+		Jobnet: jobnet.Network{}, Mounts: folders, Devices: d.devices, Inbox: filepath.Join(d.State, "inbox"), InboxBytes: int64(c.Runtime.Inbox),
+		Init: initPath, Epoch: wire.Epoch, Log: d.Log.With("part", "provider"),
 	}, conf)
 	if err != nil {
 		return cli.Fail(cli.ExitConfig, "set the provider up", err, "gpufaird config check explains the settings")
