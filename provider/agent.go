@@ -2,7 +2,6 @@ package provider
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -18,7 +17,6 @@ import (
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/announce"
 	"github.com/gpufair/gpufair/market/negotiate"
-	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/blob"
@@ -26,7 +24,6 @@ import (
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/tunnel"
 	"github.com/gpufair/gpufair/p2p/wire"
-	"github.com/gpufair/gpufair/provider/access"
 	"github.com/gpufair/gpufair/provider/capacity"
 )
 
@@ -56,9 +53,10 @@ type Deps struct {
 	Jobnet      Network
 	Mounts      Mounts
 	Devices     Devices
-	Blobs       *blob.Store // what renters push, until it is unpacked
-	Init        string      // path of the static gpufair-init
-	Epoch       uint32      // of the ledger
+	Inbox       string // folder of its own for what renters push, until it is unpacked
+	InboxBytes  int64  // that it may hold; every lot has an equal share
+	Init        string // path of the static gpufair-init
+	Epoch       uint32 // of the ledger
 	Log         *slog.Logger
 }
 
@@ -75,13 +73,13 @@ type Agent struct {
 	network     Network
 	mounts      Mounts
 	devices     Devices
-	blobs       *blob.Store
+	inbox       string
+	inboxBytes  int64
 	initPath    string
 	epochNumber uint32
 	epoch       time.Time // zero of the meters' clock
 	log         *slog.Logger
 	capacity    *capacity.Table
-	outputs     *outputs
 
 	ctx     context.Context // of Run; keepers live in it
 	selling sync.Mutex      // one sale at a time: the first Accept wins
@@ -97,7 +95,13 @@ type Agent struct {
 	sandbox   RuntimeInfo                      // guarded by mu; empty: the runtime does not answer
 	why       string                           // guarded by mu; why nothing is offered
 	news      chan struct{}                    // guarded by mu; closed at each change
-	keeping   sync.WaitGroup                   // keepers
+	wanted    map[market.LeaseID]string        // guarded by mu; digests of images that open leases name
+	removing  string                           // guarded by mu; digest of the image that is being removed
+	failed    map[wire.Hash]time.Time          // guarded by mu; when a device's measurement failed
+	yield     context.CancelFunc               // guarded by mu; ends the agent's own measuring; nil: there is none
+	relist    chan struct{}                    // a reload may have named other devices
+	closed    bool                             // guarded by mu; Run is over: nothing is sold any more
+	keeping   sync.WaitGroup                   // keepers, and what runs beside them
 }
 
 // pauseRecord is the owner's wish to stop renting out, over restarts.
@@ -117,8 +121,8 @@ func New(ctx context.Context, d Deps, c Config) (*Agent, error) {
 	}
 	a := &Agent{
 		dev: d.Device, net: d.Network, books: d.Books, board: d.Board, delegations: d.Delegations, runtime: d.Runtime, network: d.Jobnet,
-		mounts: d.Mounts, devices: d.Devices, blobs: d.Blobs, initPath: d.Init, epochNumber: d.Epoch, log: d.Log, epoch: time.Now(),
-		outputs: newOutputs(), conf: c, keepers: map[market.LeaseID]*keeper{}, passports: map[wire.Hash]benchmark.Passport{},
+		mounts: d.Mounts, devices: d.Devices, inbox: d.Inbox, inboxBytes: d.InboxBytes, initPath: d.Init, epochNumber: d.Epoch, log: d.Log, epoch: time.Now(),
+		conf: c, wanted: map[market.LeaseID]string{}, failed: map[wire.Hash]time.Time{}, relist: make(chan struct{}, 1), keepers: map[market.LeaseID]*keeper{}, passports: map[wire.Hash]benchmark.Passport{},
 		rawPass: map[wire.Hash][]byte{}, measuring: map[wire.Hash]string{}, news: make(chan struct{}),
 	}
 	publisher, err := announce.NewPublisher(d.Board, d.Device, seqStore{a})
@@ -192,7 +196,12 @@ func (a *Agent) Reload(c Config) error {
 	}
 	a.mu.Lock()
 	a.conf = c
+	clear(a.failed)
 	a.mu.Unlock()
+	select {
+	case a.relist <- struct{}{}:
+	default: // it will look anyway
+	}
 	a.changed()
 	return nil
 }
@@ -222,8 +231,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.handle()
 	g.Go(func() error { return a.publisher.Run(ctx) })
 	g.Go(func() error { return a.tend(ctx) })
+	g.Go(func() error { return a.watchRuntime(ctx) })
 	g.Go(func() error { return a.measureAll(ctx) })
+	g.Go(func() error { return a.sweepAll(ctx) })
 	err := g.Wait()
+	a.selling.Lock() // a sale under way still starts its keeper
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	a.selling.Unlock()
 	a.keeping.Wait()
 	return err
 }
@@ -241,128 +257,6 @@ func (a *Agent) handle() {
 	on(work.ProtoTrade, negotiate.Limits(), a.seller.Handler())
 }
 
-// job answers what a renter asks about its lease.
-func (a *Agent) job(ctx context.Context, from identity.PeerID, ask work.Ask) (work.Status, error) {
-	if err := ask.Validate(); err != nil {
-		return work.Status{}, p2p.Errorf(p2p.KindBadRequest, "%v", err)
-	}
-	k, err := a.keeperFor(ask.Lease, from)
-	if err != nil {
-		return a.finished(ctx, ask.Lease, from, err)
-	}
-	if ask.Action == work.ActSync {
-		if err := k.sync(ctx); err != nil {
-			return work.Status{}, toPeer(err)
-		}
-	}
-	var status work.Status
-	err = k.do(ctx, func() error {
-		if err := k.act(ctx, ask); err != nil {
-			return err
-		}
-		status = k.status()
-		status.Missing, err = k.missing(ctx)
-		return err
-	})
-	if errors.Is(err, errGone) {
-		return a.finished(ctx, ask.Lease, from, err)
-	}
-	return status, toPeer(err)
-}
-
-// act does what a renter asks, in the keeper's goroutine.
-func (k *keeper) act(ctx context.Context, ask work.Ask) error {
-	ctx = context.WithoutCancel(ctx) // what is begun is finished, whether or not the renter waits for the answer
-	switch ask.Action {
-	case work.ActReady:
-		return k.ready(ctx, ask.Signed)
-	case work.ActPrepare:
-		return k.prepare(ctx, *ask.Spec)
-	case work.ActStart:
-		return k.start(k.a.ctx)
-	case work.ActSignal:
-		if k.rec.State != work.Running && k.rec.State != work.Stopping {
-			return reason.Errorf(reason.NotPreparing, "the lease is %s: no job hears a signal", k.rec.State)
-		}
-		k.signal(ctx, ask.Signal, false)
-		return nil
-	case work.ActStop:
-		k.stop(ctx, reason.New(reason.StoppedRenter, ""), k.stopWait())
-		return nil
-	case work.ActRelease:
-		return k.release(ctx, ask.Signed)
-	case work.ActFetched:
-		if k.rec.State != work.Ended || !k.rec.Tidy {
-			return reason.Errorf(reason.NotPreparing, "the lease is %s: its results are not complete", k.rec.State)
-		}
-		return k.update(ctx, func(r *record) { r.Fetched = true }, nil)
-	case work.ActStatus, work.ActSync:
-		return nil
-	}
-	return p2p.Errorf(p2p.KindBadRequest, "unknown action %d", ask.Action)
-}
-
-// finished answers about a lease whose keeper is gone: it ended and was wiped.
-func (a *Agent) finished(ctx context.Context, id market.LeaseID, from identity.PeerID, err error) (work.Status, error) {
-	var rec record
-	var ok bool
-	viewErr := a.books.View(ctx, func(r *books.Reader) (err error) {
-		rec, ok, err = kv.Load[record](r.Of(kv.Provider), leaseKey(id))
-		return err
-	})
-	switch {
-	case viewErr != nil:
-		return work.Status{}, viewErr
-	case !ok || rec.State != work.Ended:
-		return work.Status{}, toPeer(err)
-	case rec.Peer != from:
-		return work.Status{}, errNotYours
-	}
-	return work.Status{
-		State: rec.State, Reason: rec.Reason, Billable: rec.Billable, Charge: rec.Charge, End: rec.End, Exit: rec.Exit,
-		LogBytes: rec.LogBytes, Complete: true, // outputs were wiped
-	}, nil
-}
-
-// sync packs what /out holds while the job runs.
-func (k *keeper) sync(ctx context.Context) error {
-	var out string
-	var running bool
-	err := k.do(ctx, func() error {
-		out, running = k.rec.Folders.Out, k.rec.State == work.Running || k.rec.State == work.Paused || k.rec.State == work.Stopping
-		return nil
-	})
-	if err != nil || !running {
-		return err
-	}
-	h, err := k.a.outputs.pack(ctx, k.id, out)
-	if err != nil {
-		return err
-	}
-	return k.do(ctx, func() error {
-		if !k.rec.Tidy {
-			k.rec.Outputs = h // a snapshot: the pack at the end is what is stored
-		}
-		return nil
-	})
-}
-
-// openLog finds a lease's output for its renter.
-func (a *Agent) openLog(ctx context.Context, peer identity.PeerID, lease wire.Hash) (tunnel.LogSource, error) {
-	k, err := a.keeperFor(market.LeaseID(lease), peer)
-	if err != nil {
-		return nil, toPeer(err)
-	}
-	var folders Folders
-	if err := k.do(ctx, func() error { folders = k.rec.Folders; return nil }); err != nil {
-		return nil, toPeer(err)
-	}
-	if folders.State == "" {
-		return nil, p2p.Errorf(p2p.KindNotFound, "the job has not started: there is no output yet")
-	}
-	return access.Open(logDir(folders), k.over), nil
-}
-
 // passport answers with a sealed benchmark passport by its hash.
 func (a *Agent) passport(_ context.Context, _ identity.PeerID, want wire.Hash) ([]byte, error) {
 	a.mu.Lock()
@@ -373,14 +267,6 @@ func (a *Agent) passport(_ context.Context, _ identity.PeerID, want wire.Hash) (
 		}
 	}
 	return nil, p2p.Errorf(p2p.KindNotFound, "no passport of that hash: the device was measured again; read the newest offer")
-}
-
-// toPeer is err as the other side may see it: refusals with their code.
-func toPeer(err error) error {
-	if errors.Is(err, errGone) {
-		return p2p.Errorf(p2p.KindNotFound, "the lease is over")
-	}
-	return negotiate.Refusal(err)
 }
 
 // seqStore keeps the serial numbers of adverts.

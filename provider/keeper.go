@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/gpufair/gpufair/ledger/books"
@@ -18,42 +19,80 @@ import (
 )
 
 // A keeper lives one lease: it is the only goroutine that changes the lease's record, meter and lane. Everybody else asks it with
-// [keeper.do]. What takes long (unpacking an image, packing results) runs beside it and reports back the same way.
+// [keeper.do]. It calls neither the runtime nor the folders itself: whatever may take long or hang runs beside it and reports back, so
+// that it always answers and its windows always end. Windows are judged by this process's monotonic clock.
 type keeper struct {
-	a      *Agent
-	id     market.LeaseID
-	accept market.Accept
-	lease  market.Lease
-	log    *slog.Logger
+	a       *Agent
+	id      market.LeaseID
+	accept  market.Accept
+	lease   market.Lease
+	log     *slog.Logger
+	stage   *stage   // what its renter pushed
+	results *packing // what it fetches
 
 	asks chan func() // to be run by the keeper's goroutine
 	done chan struct{}
 	over chan struct{} // closed when the job is gone and its log complete
 
+	mu   sync.Mutex
+	seen snapshot // guarded by mu; how the lease stands, for whoever must not wait
+
 	// Below: the keeper's goroutine only.
 	rec      record
+	entered  time.Time // the record's state; monotonic
 	meter    *meter.Meter
-	lane     *lane // the renter's newest lane stream; nil: it is away
+	alive    uint64 // on the meter's clock: when the job was last known to run
+	lane     *lane  // the renter's newest lane stream; nil: it is away
 	beat     uint64
 	claimed  map[uint64]money.Micro // charge of the newest beats, for a release
-	busy     string                 // what runs beside: "starting", "ending"; empty: nothing
+	claims   int                    // sent and not answered with a voucher yet
+	busy     string                 // what runs beside: "adopting", "starting", "ending", "wiping"; empty: nothing
+	halt     context.CancelFunc     // ends a start that is under way; nil: none is
 	progress string
+	chores   []chore // calls of the runtime, one after the other; the first is under way
+	counting bool    // what the job uses is being read
+	countAt  time.Time
 	usage    Usage
 	told     work.Status // that the renter was told last
 	// of the last claim:
 	cpuAt        time.Duration // CPU time
 	claimedMs    uint64        // billable milliseconds
 	evidenceHash wire.Hash
-	lastTick     time.Time // of the persisted meter
-	final        bool      // nothing more to do: the record is complete
+	lastTick     time.Time      // of the persisted meter
+	unstored     int            // ticks in a row that the ledger did not take
+	killAt       time.Time      // of a stopping job
+	killNext     time.Time      // not again before
+	paid         bool           // a paused job's renter pays again: it is to go on
+	frozen       bool           // the job is known to be frozen
+	ending       *reason.Reason // why the lease ends; set before that is stored
+	credited     bool           // with ending: the reclaim credit was taken off the meter
+	killed       bool           // the container is gone although the end is not stored
+	tidyAt       time.Time      // no clean up before
+	evict        bool           // the results are no longer kept
+	final        bool           // nothing more to do: the record is complete
 }
 
-// asked is how many requests may wait for a keeper; a renter's own streams are limited, so more means that something hangs.
-const asked = 64
+// snapshot is how a lease stood at its last change or beat.
+type snapshot struct {
+	rec      record
+	usage    Usage
+	charge   money.Micro
+	billable uint64
+}
 
-// claimsKept is how many beats' charges a release may refer to: a renter that acknowledged none of the last 100 (200 s) was away, and
-// its lease is paused by then.
-const claimsKept = 128
+const (
+	// asked is how many requests may wait for a keeper; a renter's own streams are limited, so more means that something hangs.
+	asked = 64
+	// claimsKept is how many beats' charges a release may refer to: a renter that acknowledged none of the last 128 (256 s) was away, and
+	// its lease is paused by then.
+	claimsKept = 128
+	// choresMax is how many calls of the runtime may wait for one that hangs. Only a renter's signals could make more.
+	choresMax = 8
+	// choreIn bounds one such call: containerd answers in milliseconds or is not there.
+	choreIn = 10 * time.Second
+	// beatsAhead is how many serial numbers of beats are reserved at once, so that none is used twice after a crash: half an hour of them.
+	beatsAhead = 1000
+)
 
 // do runs f in the keeper's goroutine and waits for it.
 func (k *keeper) do(ctx context.Context, f func() error) error {
@@ -89,6 +128,55 @@ func (k *keeper) post(f func()) {
 	}
 }
 
+// beside runs f beside the keeper, which goes on; the agent waits for it when it stops.
+func (k *keeper) beside(f func()) { k.a.keeping.Go(f) }
+
+// chore is one call of the runtime about the job.
+type chore struct {
+	what string
+	run  func(context.Context) error
+	then func(error)
+}
+
+// chore queues a call of the runtime; then is the keeper's turn after it and may be nil. One that waits already is not queued twice.
+// It reports whether it was taken.
+func (k *keeper) chore(ctx context.Context, c chore) bool {
+	for _, q := range k.chores {
+		if q.what == c.what {
+			return true
+		}
+	}
+	if len(k.chores) == choresMax {
+		return false
+	}
+	k.chores = append(k.chores, c)
+	if len(k.chores) == 1 {
+		k.nextChore(ctx)
+	}
+	return true
+}
+
+func (k *keeper) nextChore(ctx context.Context) {
+	c := k.chores[0]
+	k.beside(func() {
+		within, cancel := context.WithTimeout(ctx, choreIn)
+		defer cancel()
+		err := c.run(within)
+		k.post(func() {
+			if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrState) { // the job's end is told by its watcher
+				k.log.Warn("runtime", "call", c.what, "err", err)
+			}
+			k.chores = k.chores[1:]
+			if c.then != nil {
+				c.then(err)
+			}
+			if len(k.chores) > 0 {
+				k.nextChore(ctx)
+			}
+		})
+	})
+}
+
 // run lives the lease until it is over and its results are gone, or until ctx ends: then the job runs on and is adopted at the next start.
 func (k *keeper) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -96,8 +184,15 @@ func (k *keeper) run(ctx context.Context) {
 	defer cancel()
 	beats := time.NewTicker(work.BeatInterval * time.Second)
 	defer beats.Stop()
+	kill := time.NewTimer(0)
+	defer kill.Stop()
 	k.adopt(ctx)
 	for !k.final {
+		if k.rec.State == work.Stopping {
+			kill.Reset(max(time.Until(k.killAt), time.Until(k.killNext)))
+		} else {
+			kill.Stop()
+		}
 		select {
 		case <-ctx.Done():
 			k.sampleLast(context.WithoutCancel(ctx))
@@ -106,8 +201,32 @@ func (k *keeper) run(ctx context.Context) {
 			f()
 		case <-beats.C:
 			k.onBeat(ctx, time.Now())
+		case <-kill.C:
+			k.killDue(ctx, time.Now())
+		}
+		k.show()
+	}
+}
+
+// show takes the snapshot.
+func (k *keeper) show() {
+	s := snapshot{rec: k.rec, usage: k.usage, charge: k.rec.Charge, billable: k.rec.Billable}
+	if k.rec.State != work.Ended {
+		s.billable = k.meter.Billable()
+		if c, err := k.meter.Charge(); err == nil {
+			s.charge = c
 		}
 	}
+	k.mu.Lock()
+	k.seen = s
+	k.mu.Unlock()
+}
+
+// look gives the snapshot.
+func (k *keeper) look() snapshot {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.seen
 }
 
 // now is the meter's clock: milliseconds of a clock that never steps.
@@ -129,7 +248,11 @@ func (k *keeper) update(ctx context.Context, change func(*record), f func(*books
 		return fmt.Errorf("lease %s: %w", k.id.Short(), err)
 	}
 	moved := next.State != k.rec.State || next.Reason != k.rec.Reason
+	if next.State != k.rec.State {
+		k.entered = time.Now()
+	}
 	k.rec = next
+	k.show()
 	if moved {
 		k.log.Info("lease", "state", k.rec.State, "reason", k.rec.Reason.Code, "charge", k.rec.Charge)
 		k.a.changed()
@@ -137,50 +260,21 @@ func (k *keeper) update(ctx context.Context, change func(*record), f func(*books
 	return nil
 }
 
-// move goes to another state; an illegal transition is a mistake of ours or a request out of order.
+// move goes to another state; an illegal transition is a mistake of ours or a request out of order. What was metered is stored with it.
 func (k *keeper) move(ctx context.Context, to work.State, why reason.Reason, change func(*record)) error {
-	if !k.rec.State.Can(to) {
+	if !k.rec.State.Can(to) || k.ending != nil {
 		return reason.Errorf(reason.NotPreparing, "the lease is %s", k.rec.State)
 	}
-	return k.update(ctx, func(r *record) {
+	return k.updateMetered(ctx, func(r *record) {
 		r.State, r.Reason = to, why
 		if change != nil {
 			change(r)
 		}
-	}, nil)
+	})
 }
 
-// onBeat is the keeper's pulse: it meters, watches the lease's limits and tells the renter.
-func (k *keeper) onBeat(ctx context.Context, now time.Time) {
-	if k.rec.State != work.Ended {
-		if err := k.meter.Sample(k.now()); err != nil {
-			k.log.Error("meter", "err", err)
-		}
-	}
-	if now.Sub(k.lastTick) >= work.TickInterval*time.Second && k.rec.State == work.Running {
-		k.tick(ctx, now)
-	}
-	k.watch(ctx, now)
-	claim := k.rec.State == work.Running && k.beat%(work.TickInterval/work.BeatInterval) == 0
-	k.send(claim || k.unpaid() > 0 && k.rec.State != work.Running)
-}
-
-// tick persists the meter, so that a crash bills up to here, and measures what the job uses.
-func (k *keeper) tick(ctx context.Context, now time.Time) {
-	k.lastTick = now
-	if u, err := k.a.runtime.Usage(ctx, k.id.String()); err == nil {
-		k.usage = u
-	}
-	if err := k.persistMeter(ctx); err != nil {
-		k.log.Error("meter", "err", err)
-		return
-	}
-	if disk, err := k.a.mounts.Usage(ctx, k.id.String()); err == nil && disk.Bytes > k.a.diskBytes(k.rec) {
-		k.stop(ctx, reason.New(reason.ResourcesExceeded, "%d MiB on disk, %d allowed", disk.Bytes>>20, k.a.diskBytes(k.rec)>>20), k.stopWait())
-	}
-}
-
-func (k *keeper) persistMeter(ctx context.Context) error {
+// updateMetered is update that stores the meter, too, and tells the books what it says.
+func (k *keeper) updateMetered(ctx context.Context, change func(*record)) error {
 	charge, err := k.meter.Charge()
 	if err != nil {
 		return err
@@ -190,24 +284,105 @@ func (k *keeper) persistMeter(ctx context.Context) error {
 		return err
 	}
 	return k.update(ctx, func(r *record) {
-		r.Meter, r.Charge, r.Billable, r.Beat = saved, charge, k.meter.Billable(), k.beat+beatsAhead
+		r.Meter, r.Charge, r.Billable = saved, charge, k.meter.Billable()
+		change(r)
 	}, k.meteredTx(charge))
 }
 
-// beatsAhead are the serial numbers that a tick reserves, so that no beat's number is used twice after a crash.
-const beatsAhead = 2 * work.TickInterval / work.BeatInterval
+// onBeat is the keeper's pulse: it meters, watches the lease's limits and tells the renter.
+func (k *keeper) onBeat(ctx context.Context, now time.Time) {
+	if k.ending != nil && k.rec.State != work.Ended { // the ledger did not take the end yet
+		k.finish(ctx, *k.ending)
+		return
+	}
+	k.sample()
+	if now.Sub(k.lastTick) >= work.TickInterval*time.Second && (k.rec.State == work.Running || k.rec.State == work.Stopping) {
+		k.tick(ctx, now)
+	}
+	k.watch(ctx, now)
+	if k.final || k.ending != nil && k.rec.State != work.Ended {
+		return
+	}
+	claim := k.rec.State == work.Running && k.beat%(work.TickInterval/work.BeatInterval) == 0
+	k.send(ctx, claim || k.unpaid() > 0 && k.rec.State != work.Running)
+}
+
+// sample meters up to now, at most up to the term: no bill is above rate x term.
+func (k *keeper) sample() {
+	if k.rec.State == work.Ended || k.ending != nil {
+		return
+	}
+	if err := k.meter.Sample(k.now()); err != nil {
+		k.log.Error("meter", "err", err)
+	}
+	k.capMeter()
+}
+
+func (k *keeper) capMeter() {
+	if most, is := uint64(k.rec.Term)*1000, k.meter.Billable(); is > most {
+		k.meter.Credit(is - most)
+	}
+}
+
+// tick persists the meter, so that a crash bills up to here, and measures what the job uses. A job that can't be recorded is ended.
+func (k *keeper) tick(ctx context.Context, now time.Time) {
+	k.lastTick = now
+	k.count(ctx, now)
+	err := k.updateMetered(ctx, func(*record) {})
+	if err == nil {
+		k.unstored = 0
+		return
+	}
+	k.log.Error("meter", "err", err)
+	if k.unstored++; k.unstored >= maxUnstored || k.a.books.ReadOnly() != nil {
+		k.finish(ctx, reason.New(reason.LedgerReadOnly, "the provider's ledger can't record the lease"))
+	}
+}
+
+// maxUnstored ticks may fail before the job is ended: as long as vouchers may be late.
+const maxUnstored = work.PauseUnpaid / work.TickInterval
 
 // sampleLast persists the meter when the daemon stops: the job runs on, unbilled until it is adopted.
 func (k *keeper) sampleLast(ctx context.Context) {
-	if k.rec.State != work.Running {
+	if k.rec.State != work.Running && k.rec.State != work.Stopping || k.ending != nil {
 		return
 	}
-	if err := k.meter.Sample(k.now()); err == nil {
-		if err := k.persistMeter(ctx); err != nil {
-			k.log.Error("meter at stop", "err", err)
-		}
+	k.sample()
+	if err := k.updateMetered(ctx, func(*record) {}); err != nil {
+		k.log.Error("meter at stop", "err", err)
 	}
 }
+
+// count reads beside the keeper what the job uses, and ends one that is over its disk. It takes at most a twentieth of the time: a job
+// with millions of files must not keep the owner's machine counting.
+func (k *keeper) count(ctx context.Context, now time.Time) {
+	if k.counting || now.Before(k.countAt) {
+		return
+	}
+	k.counting = true
+	k.beside(func() {
+		began, at := time.Now(), k.now()
+		usage, err := k.a.runtime.Usage(ctx, k.id.String())
+		disk, derr := k.a.mounts.Usage(ctx, k.id.String())
+		took := time.Since(began)
+		k.post(func() {
+			k.counting, k.countAt = false, time.Now().Add(20*took)
+			if err == nil {
+				k.usage = usage
+				if usage.Pids > 0 {
+					k.alive = max(k.alive, at)
+				}
+			}
+			if limit := k.rec.diskBytes(); derr == nil && (disk.Bytes > limit || disk.Inodes > maxInodes) {
+				k.stop(ctx, reason.New(reason.ResourcesExceeded, "%d MiB in %d files on disk, %d MiB in %d allowed", disk.Bytes>>20, disk.Inodes,
+					limit>>20, maxInodes), k.stopWait())
+			}
+		})
+	})
+}
+
+// maxInodes is how many files a job may make: more than any data set that is not an archive, and few enough to be counted and wiped.
+const maxInodes = 1 << 20
 
 // unpaid is what was metered and not vouchered.
 func (k *keeper) unpaid() money.Micro {
@@ -216,139 +391,4 @@ func (k *keeper) unpaid() money.Micro {
 		charge = k.rec.Charge
 	}
 	return charge - min(charge, k.rec.Vouchered)
-}
-
-// watch ends or pauses the lease when one of its windows is over (spec: jobs, Life of a lease: every state has a timer and an exit).
-func (k *keeper) watch(ctx context.Context, now time.Time) {
-	since := func(ms int64) time.Duration { return now.Sub(time.UnixMilli(ms)) }
-	switch k.rec.State {
-	case work.Agreed:
-		if since(k.rec.Agreed) > work.ReadyIn*time.Second {
-			k.finish(ctx, reason.New(reason.NotReady, "no answer to the lease for %d s", work.ReadyIn))
-		}
-	case work.Preparing:
-		if since(k.rec.Ready) > work.PrepareIn*time.Second {
-			k.finish(ctx, reason.New(reason.PrepareTimeout, "image and inputs took over %d s", work.PrepareIn))
-		}
-	case work.Running:
-		k.watchRunning(ctx)
-	case work.Paused:
-		if since(k.rec.Paused) > work.EndPaused*time.Second {
-			k.finish(ctx, reason.New(reason.RenterGone, "no voucher for %d s after the pause", work.EndPaused))
-		}
-	case work.Ended:
-		if k.rec.Fetched || k.rec.Folders.Out == "" || since(k.rec.Ended) > work.KeepResults*time.Second {
-			k.wipe(ctx)
-		}
-	}
-}
-
-func (k *keeper) watchRunning(ctx context.Context) {
-	rent30, err := k.rentFor(work.PauseUnpaid * 1000)
-	if err != nil {
-		k.log.Error("rent", "err", err)
-		return
-	}
-	switch room, why, err := k.room(ctx); {
-	case k.meter.Billable() >= uint64(k.rec.Term)*1000:
-		k.stop(ctx, reason.New(reason.TermOver, "%d s agreed", k.rec.Term), k.stopWait())
-	case err != nil:
-		k.log.Error("credit", "err", err)
-	case room == 0:
-		k.stop(ctx, why, k.stopWait())
-	case k.unpaid() > max(rent30, 1): // a rent of nothing in 30 s is not late
-		k.pause(ctx, reason.New(reason.RenterGone, "%d s of rent without a voucher", work.PauseUnpaid))
-	}
-}
-
-// pause freezes the job: it is not billed, keeps its memory, and ends by itself.
-func (k *keeper) pause(ctx context.Context, why reason.Reason) {
-	if err := k.a.runtime.Freeze(ctx, k.id.String()); err != nil {
-		k.log.Error("freeze job", "err", err)
-		return
-	}
-	if err := k.meter.Pause(k.now()); err != nil {
-		k.log.Error("meter", "err", err)
-	}
-	if err := k.move(ctx, work.Paused, why, func(r *record) { r.Paused = time.Now().UnixMilli() }); err != nil {
-		k.log.Error("pause", "err", err)
-	}
-	if err := k.persistMeter(ctx); err != nil {
-		k.log.Error("meter", "err", err)
-	}
-	k.send(true)
-}
-
-// resume lets a paused job go on once its renter pays again.
-func (k *keeper) resume(ctx context.Context) {
-	if k.rec.State != work.Paused || k.unpaid() > 0 {
-		return
-	}
-	if err := k.a.runtime.Thaw(ctx, k.id.String()); err != nil {
-		k.log.Error("thaw job", "err", err)
-		return
-	}
-	if err := k.move(ctx, work.Running, reason.Reason{}, nil); err != nil {
-		k.log.Error("resume", "err", err)
-		return
-	}
-	if err := k.meter.Resume(k.now()); err != nil {
-		k.log.Error("meter", "err", err)
-	}
-	k.send(false)
-}
-
-// stop asks the job to end, and kills it when it takes longer than wait.
-func (k *keeper) stop(ctx context.Context, why reason.Reason, wait time.Duration) {
-	switch k.rec.State {
-	case work.Agreed, work.Preparing:
-		k.finish(ctx, why)
-		return
-	case work.Stopping, work.Ended:
-		return
-	case work.Paused: // a frozen job hears no signal
-		if err := k.a.runtime.Thaw(ctx, k.id.String()); err != nil {
-			k.log.Error("thaw job", "err", err)
-		}
-	}
-	if err := k.move(ctx, work.Stopping, why, func(r *record) { r.Stopping = time.Now().UnixMilli() }); err != nil {
-		k.log.Error("stop", "err", err)
-		return
-	}
-	k.signal(ctx, "SIGTERM", false)
-	k.killAfter(ctx, wait)
-	k.send(false)
-}
-
-// killAfter ends a stopping job for good.
-func (k *keeper) killAfter(ctx context.Context, wait time.Duration) {
-	time.AfterFunc(wait, func() {
-		k.post(func() {
-			if k.rec.State == work.Stopping {
-				k.signal(ctx, "SIGKILL", true)
-			}
-		})
-	})
-}
-
-// signal sends a signal to the job; a job that is gone already is fine.
-func (k *keeper) signal(ctx context.Context, name string, all bool) {
-	err := k.a.runtime.Signal(ctx, SignalRequest{ID: k.id.String(), Signal: name, All: all})
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		k.log.Error("signal job", "signal", name, "err", err)
-	}
-}
-
-const (
-	defaultStopWait = 10 * time.Second
-	// ownerWait is what a job gets to end in when the owner takes the device back: it must be free within 2 s (spec: jobs).
-	ownerWait = time.Second
-)
-
-// stopWait is how long the renter lets its job take to end.
-func (k *keeper) stopWait() time.Duration {
-	if k.rec.Spec != nil && k.rec.Spec.StopWait > 0 {
-		return time.Duration(k.rec.Spec.StopWait) * time.Second
-	}
-	return defaultStopWait
 }

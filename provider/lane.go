@@ -40,7 +40,15 @@ func (a *Agent) laneHandler(ctx context.Context, s p2p.Stream) error {
 	}
 	l := &lane{down: make(chan work.LaneDown, laneQueue), gone: make(chan struct{})}
 	var opened work.LaneOpened
-	if err := k.do(ctx, func() error { opened.Beat = k.beat; k.takeLane(l); return nil }); err != nil {
+	err = k.do(ctx, func() error {
+		if k.ending != nil && k.rec.State != work.Ended {
+			return reason.Errorf(reason.LedgerReadOnly, "the lease is ending and the provider's ledger can't record it")
+		}
+		opened.Beat = k.beat
+		k.takeLane(context.WithoutCancel(ctx), l)
+		return nil
+	})
+	if err != nil {
 		return p2p.Respond(s, nil, toPeer(err), work.MaxBeat)
 	}
 	if err := p2p.Respond(s, opened, nil, work.MaxBeat); err != nil {
@@ -50,6 +58,13 @@ func (a *Agent) laneHandler(ctx context.Context, s p2p.Stream) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() { cancel(k.writeLane(ctx, s, l)) }()
+	go func() { // a renter that acknowledges and does not read would keep the writer for ever
+		select {
+		case <-l.gone:
+			s.Reset(p2p.KindUnavailable)
+		case <-ctx.Done():
+		}
+	}()
 	for {
 		var up work.LaneUp
 		if err := wire.ReadFrame(s, &up, work.MaxBeat); err != nil {
@@ -76,21 +91,36 @@ func (k *keeper) writeLane(ctx context.Context, s p2p.Stream, l *lane) error {
 		case <-l.gone:
 			return errLaneReplaced
 		case <-k.done:
-			return errGone
+			return errors.Join(errGone, l.drain(s))
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
+// drain sends what the keeper said last before it finished.
+func (l *lane) drain(s p2p.Stream) error {
+	for {
+		select {
+		case m := <-l.down:
+			if err := wire.WriteFrame(s, m, work.MaxBeat); err != nil {
+				return err
+			}
+		default:
+			return s.CloseWrite()
+		}
+	}
+}
+
 var errLaneReplaced = errors.New("another lane took over")
 
-func (k *keeper) takeLane(l *lane) {
+func (k *keeper) takeLane(ctx context.Context, l *lane) {
 	if k.lane != nil {
 		close(k.lane.gone)
 	}
 	k.lane = l
-	k.sendStatus(k.unpaid() > 0)
+	k.told = work.Status{} // it is told how the lease stands
+	k.send(ctx, k.unpaid() > 0)
 }
 
 func (k *keeper) dropLane(l *lane) error {
@@ -101,7 +131,13 @@ func (k *keeper) dropLane(l *lane) error {
 }
 
 // send gives the renter a beat, with a claim if one is due.
-func (k *keeper) send(claim bool) {
+func (k *keeper) send(ctx context.Context, claim bool) {
+	if k.beat+1 > k.rec.Beat { // reserved before it is used
+		if err := k.update(ctx, func(r *record) { r.Beat = k.beat + beatsAhead }, nil); err != nil {
+			k.log.Error("reserve beats", "err", err)
+			return
+		}
+	}
 	k.beat++
 	charge, err := k.meter.Charge()
 	if err != nil {
@@ -119,18 +155,13 @@ func (k *keeper) send(claim bool) {
 	beat := work.Beat{Seq: k.beat, State: k.rec.State, Billable: k.meter.Billable(), Charge: charge, Claim: claim && charge > k.rec.Vouchered}
 	if beat.Claim {
 		beat.Evidence = k.evidence()
+		k.claims = min(k.claims+1, laneQueue)
 	}
 	if k.tellStatus() {
 		status := k.status()
 		beat.Status = &status
 	}
 	k.push(work.LaneDown{Beat: &beat})
-}
-
-// sendStatus is send with the status, for a renter that has just come back.
-func (k *keeper) sendStatus(claim bool) {
-	k.told = work.Status{}
-	k.send(claim)
 }
 
 // tellStatus reports whether the renter has not been told how the lease stands now.
@@ -162,6 +193,10 @@ func (k *keeper) onUp(ctx context.Context, up work.LaneUp) error {
 	if len(up.Voucher) == 0 {
 		return nil
 	}
+	if k.claims == 0 { // each voucher is a durable write: nobody makes us do more of them than we asked for
+		return p2p.Errorf(p2p.KindBadRequest, "a voucher that no claim asked for")
+	}
+	k.claims--
 	amount, receipt, err := k.acceptVoucher(ctx, up.Voucher)
 	if err != nil {
 		why, ok := reason.Of(err)
@@ -202,8 +237,12 @@ func (k *keeper) status() work.Status {
 			charge = c
 		}
 	}
+	progress := k.progress
+	if progress == "" {
+		progress = k.rec.Lost
+	}
 	return work.Status{
-		State: k.rec.State, Reason: k.rec.Reason, Progress: k.progress, Billable: k.meter.Billable(), Charge: charge, End: k.rec.End,
+		State: k.rec.State, Reason: k.rec.Reason, Progress: progress, Billable: k.meter.Billable(), Charge: charge, End: k.rec.End,
 		Exit: k.rec.Exit, Outputs: k.rec.Outputs, LogBytes: k.rec.LogBytes, Complete: k.rec.Tidy,
 	}
 }

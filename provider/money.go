@@ -48,9 +48,9 @@ func (k *keeper) meteredTx(charge money.Micro) func(*books.Tx) error {
 }
 
 // closeTx ends the lane with its final charge.
-func (k *keeper) closeTx(charge money.Micro) func(*books.Tx) error {
+func closeTx(id market.LeaseID, charge money.Micro) func(*books.Tx) error {
 	return func(tx *books.Tx) error {
-		_, err := tx.CloseLane(ledger.Lane(k.id), charge)
+		_, err := tx.CloseLane(ledger.Lane(id), charge)
 		return err
 	}
 }
@@ -60,7 +60,11 @@ func (k *keeper) room(ctx context.Context) (money.Micro, reason.Reason, error) {
 	var room money.Micro
 	var cause error
 	err := k.a.books.View(ctx, func(r *books.Reader) (err error) {
-		room, cause, err = r.LaneRoom(ledger.Lane(k.id))
+		if room, cause, err = r.LaneRoom(ledger.Lane(k.id)); err != nil {
+			return err
+		}
+		lane, err := r.Lane(ledger.Lane(k.id))
+		k.rec.Vouchered = max(k.rec.Vouchered, lane.Amount) // a settlement brings vouchers, too
 		return err
 	})
 	why := reason.New(reason.CreditOver, "%v", cause)
@@ -69,8 +73,15 @@ func (k *keeper) room(ctx context.Context) (money.Micro, reason.Reason, error) {
 
 // acceptVoucher takes a voucher and gives the lane's amount and the receipt. A refusal is a [reason.Error].
 func (k *keeper) acceptVoucher(ctx context.Context, raw []byte) (money.Micro, []byte, error) {
+	v, err := voucher.Open(raw)
+	if err != nil {
+		return 0, nil, err
+	}
+	if v.Lane != ledger.Lane(k.id) { // it may be a good one, but this lease is not paid by it
+		return 0, nil, reason.Errorf(reason.LaneMismatch, "the voucher is for lane %s", v.Lane.Short())
+	}
 	var got books.Accepted
-	err := k.a.books.Update(ctx, func(tx *books.Tx) (err error) {
+	err = k.a.books.Update(ctx, func(tx *books.Tx) (err error) {
 		got, err = tx.AcceptVoucher(raw, k.evidenceHash)
 		return err
 	})

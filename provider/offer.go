@@ -18,41 +18,67 @@ import (
 const measuringNow = "being measured"
 
 const (
-	lookEvery    = 30 * time.Second // at the runtime and the pause's end, when nothing else happens
-	measureAgain = 5 * time.Minute  // after a measurement that failed
+	lookEvery    = 5 * time.Second // at the runtime: how soon offers are withdrawn and come back
+	measureAgain = 5 * time.Minute // after a measurement that failed
 )
 
 // tend keeps the published offer what the devices, the owner and the runtime allow.
 func (a *Agent) tend(ctx context.Context) error {
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
 	for {
 		news, slots := a.Changed(), a.capacity.Changed()
-		a.lookAtRuntime(ctx)
 		offer, why := a.compose(time.Now())
 		a.mu.Lock()
 		a.why = why
+		wait := a.nextTurn(time.Now())
 		a.mu.Unlock()
 		if why != "" {
 			a.publisher.Clear()
 		} else if err := a.publisher.Set(offer); err != nil {
 			a.log.Error("offer", "err", err)
 		}
+		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return nil
 		case <-news:
 		case <-slots:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// nextTurn is when the offer may change by itself: at the end of the owner's pause, to the moment, or when a passport expires; a.mu is held.
+func (a *Agent) nextTurn(now time.Time) time.Duration {
+	wait := time.Minute
+	if a.pause.active(now) && a.pause.Until != 0 {
+		wait = min(wait, time.UnixMilli(a.pause.Until).Sub(now)+time.Millisecond)
+	}
+	return wait
+}
+
+// watchRuntime notes whether jobs could be started.
+func (a *Agent) watchRuntime(ctx context.Context) error {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		a.lookAtRuntime(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
 		case <-look.C:
 		}
 	}
 }
 
-// lookAtRuntime notes whether jobs could be started.
 func (a *Agent) lookAtRuntime(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	within, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
-	info, err := a.runtime.Info(ctx)
+	info, err := a.runtime.Info(within)
+	if ctx.Err() != nil {
+		return
+	}
 	if err != nil {
 		info = RuntimeInfo{}
 	}
@@ -60,9 +86,13 @@ func (a *Agent) lookAtRuntime(ctx context.Context) {
 	was := a.sandbox
 	a.sandbox = info
 	a.mu.Unlock()
-	if err != nil && was.Name != "" {
+	if was == info {
+		return
+	}
+	if err != nil {
 		a.log.Warn("container runtime does not answer; nothing is offered until it does", "err", err)
 	}
+	a.changed()
 }
 
 // compose makes the offer of now, or says why there is none.
@@ -122,36 +152,70 @@ func (a *Agent) lotOf(id uint8, lot Lot, p benchmark.Passport) market.Lot {
 	}
 }
 
-// measureAll lists the devices and measures those that are offered and have no valid passport, now and whenever one expires.
+// measureAll lists the devices and measures those that are offered and have no valid passport, now and whenever one expires. It yields to
+// the owner's pause.
 func (a *Agent) measureAll(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		if err := a.listDevices(ctx); err != nil {
 			a.log.Error("list devices", "err", err)
 		}
-		wait := time.Hour
 		for _, lot := range a.config().Lots {
-			if !a.needsMeasuring(lot.Device, time.Now()) {
-				continue
-			}
-			if err := a.Measure(ctx, lot.Device, benchmark.Quick, nil); err != nil && ctx.Err() == nil {
-				a.log.Warn("device not measured; trying again later", "device", lot.Device.Short(), "err", err)
-				wait = measureAgain
+			if a.needsMeasuring(lot.Device, time.Now()) {
+				a.measureOne(ctx, lot.Device)
 			}
 		}
+		listed := time.NewTimer(time.Hour)
+		a.awaitMeasuring(ctx, listed.C)
+		listed.Stop()
+	}
+	return nil
+}
+
+// measureOne measures a device until the owner pauses.
+func (a *Agent) measureOne(ctx context.Context, device wire.Hash) {
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a.mu.Lock()
+	a.yield = cancel
+	paused := a.pause.active(time.Now())
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		a.yield = nil
+		a.mu.Unlock()
+	}()
+	if paused {
+		return
+	}
+	err := a.Measure(within, device, benchmark.Quick, nil)
+	if err == nil || within.Err() != nil {
+		return
+	}
+	a.log.Warn("device not measured; trying again later", "device", device.Short(), "err", err)
+	a.mu.Lock()
+	a.failed[device] = time.Now()
+	a.mu.Unlock()
+}
+
+// awaitMeasuring returns when there is something to measure, a reload may have added a device, list fires or ctx ends.
+func (a *Agent) awaitMeasuring(ctx context.Context, list <-chan time.Time) {
+	look := time.NewTicker(time.Minute)
+	defer look.Stop()
+	for {
 		news := a.Changed()
-		timer := time.NewTimer(wait)
+		if a.anyToMeasure(time.Now()) {
+			return
+		}
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		case <-news: // a reload may have added a device
-			timer.Stop()
-			if !a.anyToMeasure(time.Now()) {
-				continue
-			}
+			return
+		case <-list:
+			return
+		case <-a.relist:
+			return
+		case <-news:
+		case <-look.C:
 		}
-		timer.Stop()
 	}
 }
 
@@ -188,7 +252,10 @@ func (a *Agent) needsMeasuring(device wire.Hash, now time.Time) bool {
 	a.mu.Lock()
 	p, ok := a.passports[device]
 	i := slices.IndexFunc(a.found, func(d Device) bool { return d.Hash == device })
-	usable := i >= 0 && a.found[i].Problem == "" && a.found[i].Kind == benchmark.KindCPU
+	usable := i >= 0 && a.found[i].Problem == "" && a.found[i].Kind == benchmark.KindCPU && !a.pause.active(now)
+	if at, failed := a.failed[device]; failed && now.Sub(at) < measureAgain {
+		usable = false
+	}
 	a.mu.Unlock()
 	if !usable || ok && p.Valid(now) == nil {
 		return false
@@ -199,22 +266,13 @@ func (a *Agent) needsMeasuring(device wire.Hash, now time.Time) bool {
 
 // Measure measures a device that no lease has, signs its passport and offers it with the new figures. Meanwhile nobody can lease it.
 func (a *Agent) Measure(ctx context.Context, device wire.Hash, profile benchmark.Profile, progress func(string, float64)) error {
-	state, ok := a.capacity.Look(device)
-	switch {
-	case !ok:
-		return fmt.Errorf("device %s: %w: it is not configured", device.Short(), ErrNotFound)
-	case state.Lease != nil:
-		return fmt.Errorf("device %s: lease %s has it: measure it when it is free", device.Short(), state.Lease.Short())
-	case state.Blocked != "":
-		return fmt.Errorf("device %s: %s", device.Short(), state.Blocked)
+	release, err := a.capacity.Occupy(device, measuringNow)
+	if err != nil {
+		return fmt.Errorf("measure device %s: %w", device.Short(), err)
 	}
-	a.capacity.Block(device, measuringNow)
-	defer a.capacity.Block(device, "")
+	defer release()
 	a.setStep(device, "starting")
 	defer a.setStep(device, "")
-	if state, _ := a.capacity.Look(device); state.Lease != nil { // sold in the moment before
-		return fmt.Errorf("device %s: lease %s has it: measure it when it is free", device.Short(), state.Lease.Short())
-	}
 	report, err := a.devices.Measure(ctx, device, profile, func(step string, done float64) {
 		a.setStep(device, step)
 		if progress != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/gpufair/gpufair/ledger"
@@ -35,17 +37,25 @@ func (a *Agent) newKeeper(rec record) (*keeper, error) {
 			return nil, err
 		}
 	}
-	return &keeper{
-		a: a, id: accept.ID(), accept: accept, lease: lease, log: a.log.With("lease", accept.ID().Short()), asks: make(chan func(), asked),
-		done: make(chan struct{}), over: make(chan struct{}), rec: rec, meter: m, beat: rec.Beat, claimed: map[uint64]money.Micro{},
-		claimedMs: rec.Billable,
-	}, nil
+	id := accept.ID()
+	k := &keeper{
+		a: a, id: id, accept: accept, lease: lease, log: a.log.With("lease", id.Short()), asks: make(chan func(), asked),
+		stage: a.stageOf(rec, id.String()), results: &packing{}, done: make(chan struct{}), over: make(chan struct{}), rec: rec, meter: m,
+		beat: rec.Beat, claimed: map[uint64]money.Micro{}, claimedMs: rec.Billable,
+	}
+	// Across a restart there is only the wall clock; a step forward ends a window early, one back begins it anew.
+	k.entered = time.Now().Add(-max(time.Since(time.UnixMilli(rec.since())), 0))
+	k.show()
+	return k, nil
 }
 
 // keep starts a keeper.
 func (a *Agent) keep(k *keeper) {
 	a.mu.Lock()
 	a.keepers[k.id] = k
+	if k.rec.Spec != nil && !k.rec.Tidy {
+		a.wanted[k.id] = digest(k.rec.Spec.Image)
+	}
 	a.mu.Unlock()
 	a.keeping.Go(func() {
 		k.run(a.ctx)
@@ -56,60 +66,105 @@ func (a *Agent) keep(k *keeper) {
 	})
 }
 
-// reconcile finds every lease and every container again after a restart or a crash: each lease goes on, or ends in exactly one way, and
-// what no live lease owns is removed.
+// reconcile finds every lease again after a restart or a crash: each goes on, or ends in exactly one way. One that can't be read is
+// said and left; what it ran is swept.
 func (a *Agent) reconcile(ctx context.Context) error {
-	var records []record
-	err := a.books.View(ctx, func(r *books.Reader) (err error) {
-		records, err = kv.All[record](r.Of(kv.Provider), keyLease)
-		return err
+	var open []record
+	err := a.books.View(ctx, func(r *books.Reader) error {
+		return eachLease(r.Of(kv.Provider), nil, func(_ market.LeaseID, rec record) error {
+			if rec.State != work.Ended || !rec.Tidy || !rec.Wiped {
+				open = append(open, rec)
+			}
+			return nil
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("stored leases: %w", err)
 	}
-	live := map[string]bool{}
-	for _, rec := range records {
-		if rec.State == work.Ended && rec.Tidy && rec.Wiped {
-			continue
-		}
+	for _, rec := range open {
 		k, err := a.newKeeper(rec)
 		if err != nil {
-			return fmt.Errorf("stored lease: %w", err)
+			a.log.Error("stored lease can't be read; its devices stay held", "renter", rec.Renter, "err", err)
+			continue
 		}
-		live[k.id.String()] = true
 		a.keep(k)
 	}
-	a.sweep(ctx, live)
 	return nil
 }
 
-// sweep removes containers and folders that no live lease owns, and says what it removed.
-func (a *Agent) sweep(ctx context.Context, live map[string]bool) {
-	containers, err := a.runtime.List(ctx)
-	if err != nil {
-		a.log.Warn("containers not swept: the runtime does not answer", "err", err)
-	}
-	for _, c := range containers {
-		if live[c.ID] {
-			continue
+const (
+	sweepEvery = time.Hour
+	sweepAgain = 5 * time.Second // after one that the runtime did not answer
+)
+
+// sweepAll sweeps at the start, as soon as the runtime answers, and every hour.
+func (a *Agent) sweepAll(ctx context.Context) error {
+	for {
+		wait := sweepEvery
+		if err := a.sweep(ctx); err != nil && ctx.Err() == nil {
+			a.log.Warn("not swept; trying again", "err", err)
+			wait = sweepAgain
 		}
-		err := a.runtime.Delete(ctx, c.ID)
-		a.log.Warn("removed a container that no lease owns", "container", c.ID, "err", err)
-	}
-	ids, err := a.mounts.List(ctx)
-	if err != nil {
-		a.log.Warn("folders not swept", "err", err)
-	}
-	for _, id := range ids {
-		if live[id] {
-			continue
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
 		}
-		gone, err := a.mounts.Remove(ctx, id)
-		a.log.Warn("removed folders that no lease owns", "lease", id, "gone", gone, "err", err)
 	}
 }
 
-// adopt takes a lease over at the start of its keeper, after a restart of the daemon. What was metered and not persisted is not billed.
+// sweep removes containers, folders and pushed blobs that no live lease owns, and old images, and says what it removed. Who is live is
+// asked after each list was made: a keeper is there before anything of its lease is, and until nothing is.
+func (a *Agent) sweep(ctx context.Context) error {
+	ids, err := a.mounts.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !a.live(id) {
+			gone, err := a.mounts.Remove(ctx, id)
+			a.log.Warn("removed folders that no lease owns", "lease", id, "gone", gone, "err", err)
+		}
+	}
+	pushed, err := os.ReadDir(a.inbox)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("list inbox: %w", err)
+	}
+	for _, e := range pushed {
+		if !a.live(e.Name()) {
+			if err := os.RemoveAll(filepath.Join(a.inbox, e.Name())); err != nil {
+				return fmt.Errorf("sweep inbox: %w", err)
+			}
+		}
+	}
+	within, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	containers, err := a.runtime.List(within)
+	if err != nil {
+		return err
+	}
+	for _, c := range containers {
+		if !a.live(c.ID) {
+			err := a.runtime.Delete(within, c.ID)
+			a.log.Warn("removed a container that no lease owns", "container", c.ID, "err", err)
+		}
+	}
+	return a.sweepImages(within, time.Now())
+}
+
+// live reports whether a lease of that id has a keeper.
+func (a *Agent) live(id string) bool {
+	var lease market.LeaseID
+	if lease.UnmarshalText([]byte(id)) != nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.keepers[lease] != nil
+}
+
+// adopt takes a lease over at the start of its keeper, after a restart of the daemon. What was metered and not persisted is not billed,
+// and nothing is until the runtime has said that the job runs.
 func (k *keeper) adopt(ctx context.Context) {
 	err := k.a.books.View(ctx, func(r *books.Reader) error {
 		lane, err := r.Lane(ledger.Lane(k.id))
@@ -119,13 +174,14 @@ func (k *keeper) adopt(ctx context.Context) {
 	if err != nil {
 		k.log.Error("lane", "err", err)
 	}
+	k.alive = k.now()
 	switch k.rec.State {
 	case work.Running, work.Paused, work.Stopping:
+		k.killAt = k.entered.Add(time.Duration(k.rec.Wait) * time.Millisecond)
 		k.adoptContainer(ctx)
 	case work.Preparing: // whatever was being started is started anew
-		err := k.a.runtime.Delete(ctx, k.id.String())
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			k.log.Warn("half-made container not removed", "err", err)
+		if k.rec.Spec != nil {
+			k.clearStart(ctx)
 		}
 	case work.Ended:
 		if k.rec.Tidy {
@@ -136,9 +192,62 @@ func (k *keeper) adopt(ctx context.Context) {
 	}
 }
 
+// clearStart removes a half-made container, as soon as the runtime answers.
+func (k *keeper) clearStart(ctx context.Context) {
+	k.busy = "adopting"
+	k.beside(func() {
+		err := persist(ctx, func(ctx context.Context) error { return k.a.clear(ctx, k.id) })
+		k.post(func() {
+			k.busy = ""
+			if err != nil {
+				k.log.Warn("half-made container not removed", "err", err)
+			}
+			k.cleanUp(ctx) // if it ended meanwhile
+		})
+	})
+}
+
+// persist calls f until the runtime answers or ctx ends.
+func persist(ctx context.Context, f func(context.Context) error) error {
+	for {
+		within, cancel := context.WithTimeout(ctx, choreIn)
+		err := f(within)
+		late := within.Err() != nil
+		cancel()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !late && !errors.Is(err, ErrUnavailable) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
 func (k *keeper) adoptContainer(ctx context.Context) {
-	c, err := k.a.runtime.Status(ctx, k.id.String())
+	k.busy = "adopting"
+	k.beside(func() {
+		var c Container
+		err := persist(ctx, func(ctx context.Context) (err error) { c, err = k.a.runtime.Status(ctx, k.id.String()); return err })
+		k.post(func() { k.adopted(ctx, c, err) })
+	})
+}
+
+// adopted is the keeper's turn when the runtime has said how an adopted job stands.
+func (k *keeper) adopted(ctx context.Context, c Container, err error) {
+	k.busy = ""
 	switch {
+	case ctx.Err() != nil:
+		return
+	case k.rec.State == work.Ended:
+		k.cleanUp(ctx)
+		return
+	case k.ending != nil:
+		return
 	case errors.Is(err, ErrNotFound):
 		k.finish(ctx, reason.New(reason.RuntimeLost, "the container vanished while the provider was restarting"))
 		return
@@ -146,18 +255,48 @@ func (k *keeper) adoptContainer(ctx context.Context) {
 		k.exited(ctx, c, nil)
 		return
 	case err != nil:
-		k.log.Warn("runtime does not answer; waiting for it", "err", err)
+		k.log.Warn("status of adopted job", "err", err)
 	}
 	k.watchContainer(ctx)
-	k.lastTick = time.Now()
+	k.lastTick, k.frozen = time.Now(), c.State == ContainerFrozen
 	switch k.rec.State {
 	case work.Running:
-		if err := k.meter.Resume(k.now()); err != nil {
-			k.log.Error("meter", "err", err)
+		if k.frozen {
+			id := k.id.String()
+			k.chore(ctx, chore{what: "thaw", run: func(ctx context.Context) error { return k.a.runtime.Thaw(ctx, id) }})
+			k.frozen = false
 		}
+		k.bill()
 	case work.Stopping:
-		k.signal(ctx, "SIGTERM", false)
-		k.killAfter(ctx, k.stopWait())
+		k.bill()
+		k.terminate(ctx)
+	case work.Paused:
+		k.steer(ctx)
 	}
 	k.log.Info("lease adopted", "state", k.rec.State, "billable_ms", k.meter.Billable())
+}
+
+// bill goes on metering from now on.
+func (k *keeper) bill() {
+	k.alive = k.now()
+	if err := k.meter.Resume(k.alive); err != nil {
+		k.log.Error("meter", "err", err)
+	}
+}
+
+// eachLease gives the stored leases whose ids start with prefix, by id.
+func eachLease(tx kv.Reader, prefix []byte, f func(market.LeaseID, record) error) error {
+	for pair, err := range tx.Iterate(append([]byte(keyLease), prefix...), nil) {
+		if err != nil {
+			return err
+		}
+		rec, _, err := kv.Load[record](tx, pair.Key)
+		if err != nil {
+			return err
+		}
+		if err := f(market.LeaseID(pair.Key[len(keyLease):]), rec); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -49,7 +49,53 @@ type record struct {
 	Fetched   bool               `cbor:"33,keyasint"` // the renter has the results
 	LotID     uint8              `cbor:"34,keyasint"`
 	Stopping  int64              `cbor:"35,keyasint,omitempty"` // since when the job is being stopped
-	Tidy      bool               `cbor:"36,keyasint"`           // the container is gone and the devices are given back
+	Tidy      bool               `cbor:"36,keyasint"`           // the container is gone, the devices are given back, the results packed
+	Wait      uint32             `cbor:"37,keyasint"`           // milliseconds that a stopping job may take
+	// What the lease comes with, as it was sold: a reload changes nothing of it.
+	Cores     []int  `cbor:"38,keyasint"`
+	MemoryMiB uint64 `cbor:"39,keyasint"`
+	DiskMiB   uint64 `cbor:"40,keyasint"`
+	Pids      int64  `cbor:"41,keyasint"`
+	Lost      string `cbor:"42,keyasint,omitempty"` // why there are no results, for the renter
+}
+
+// take adds a device's share to what the lease comes with.
+func (r *record) take(lot Lot) {
+	r.Devices = append(r.Devices, lot.Device)
+	r.Cores = append(r.Cores, lot.Cores...)
+	r.MemoryMiB += lot.MemoryMiB
+	r.DiskMiB += lot.DiskMiB
+	r.Pids += lot.Pids
+}
+
+// memoryBytes and diskBytes are what the job may use: what comes with the devices, or less if it needs less.
+func (r *record) memoryBytes() int64 { return int64(needed(r.Needs.MemoryMiB, r.MemoryMiB)) << 20 }
+
+// diskBytes is also what its unpacked image may take.
+func (r *record) diskBytes() int64 { return int64(needed(r.Needs.DiskMiB, r.DiskMiB)) << 20 }
+
+func needed(want, has uint64) uint64 {
+	if want > 0 && want < has {
+		return want
+	}
+	return has
+}
+
+// since is when the record's state began, in Unix milliseconds.
+func (r *record) since() int64 {
+	switch r.State {
+	case work.Agreed:
+		return r.Agreed
+	case work.Preparing:
+		return r.Ready
+	case work.Paused:
+		return r.Paused
+	case work.Stopping:
+		return r.Stopping
+	case work.Ended:
+		return r.Ended
+	}
+	return r.Started
 }
 
 const recordVersion = 1
@@ -59,7 +105,7 @@ const (
 	keyLease    = "lease/"    // + id: record
 	keySlot     = "slot/"     // + device: capacity.Slot
 	keyPassport = "passport/" // + device: sealed passport
-	keyOffer    = "offer/"    // + hash: sealed offer that a lease refers to
+	keyImage    = "image/"    // + manifest: Unix milliseconds of its last use
 	keyPause    = "pause"     // pauseRecord
 	keySeq      = "seq"       // last serial number of an offer
 )

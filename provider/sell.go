@@ -1,7 +1,9 @@
 package provider
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/gpufair/gpufair/ledger/books"
@@ -11,6 +13,8 @@ import (
 	"github.com/gpufair/gpufair/market/negotiate"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
 	"github.com/gpufair/gpufair/provider/capacity"
 )
@@ -32,12 +36,12 @@ func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
 	if raw, err := a.Sold(ctx, s.ID); err != nil || raw != nil {
 		return raw, err // the same Accept came twice at once
 	}
-	if err := a.maySell(s); err != nil {
-		return nil, err
-	}
 	var devices []wire.Hash
 	for _, slot := range s.Lot.Slots {
 		devices = append(devices, slot.Device)
+	}
+	if err := a.maySell(s, devices); err != nil {
+		return nil, err
 	}
 	claim, err := a.capacity.Request(s.ID, devices, int(s.Accept.Quantity))
 	if err != nil {
@@ -50,9 +54,10 @@ func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
 	}
 	claim.Commit()
 	k, err := a.newKeeper(rec)
-	if err != nil {
+	if err != nil { // it is stored: the next start would say the same
 		return nil, err
 	}
+	a.evict(s.Accept.Account)
 	a.log.Info("lease sold", "lease", s.ID.Short(), "renter", s.Accept.Account.Short(), "lot", s.Lot.ID, "rate", s.Accept.Rate)
 	a.keep(k)
 	a.changed()
@@ -60,10 +65,12 @@ func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
 }
 
 // maySell judges what only the owner's settings know.
-func (a *Agent) maySell(s negotiate.Sale) error {
+func (a *Agent) maySell(s negotiate.Sale, devices []wire.Hash) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
+	case a.closed:
+		return p2p.Errorf(p2p.KindUnavailable, "the provider is stopping")
 	case !a.conf.Serves(s.Accept.Account):
 		return reason.Errorf(reason.NotServed, "account %s", s.Accept.Account.Short())
 	case a.pause.active(time.Now()):
@@ -73,7 +80,39 @@ func (a *Agent) maySell(s negotiate.Sale) error {
 	case s.Accept.Use != a.conf.Use():
 		return reason.Errorf(reason.TermsChanged, "")
 	}
+	for _, d := range devices { // the offer may be older than a reload
+		lot, ok := a.conf.lot(d)
+		if !ok {
+			return reason.Errorf(reason.OfferUnknown, "device %s is no longer on offer", d.Short())
+		}
+		for _, k := range a.keepers {
+			if rec := k.look().rec; slices.ContainsFunc(lot.Cores, func(c int) bool { return slices.Contains(rec.Cores, c) }) &&
+				!slices.Contains(rec.Devices, d) && len(a.capacity.Held(k.id)) > 0 {
+				return reason.Errorf(reason.DeviceTaken, "a lease of a device that was taken off the offer still has its cores")
+			}
+		}
+	}
 	return nil
+}
+
+// keptResults is how many ended leases of one account may wait for their results to be fetched: each holds disk and a keeper.
+const keptResults = 8
+
+// evict lets go of an account's oldest results when it has more than it may leave here.
+func (a *Agent) evict(account identity.AccountID) {
+	a.mu.Lock()
+	var ended []*keeper
+	for _, k := range a.keepers {
+		if rec := k.look().rec; rec.Renter == account && rec.State == work.Ended && rec.Tidy {
+			ended = append(ended, k)
+		}
+	}
+	a.mu.Unlock()
+	slices.SortFunc(ended, func(x, y *keeper) int { return cmp.Compare(x.look().rec.Ended, y.look().rec.Ended) })
+	for _, k := range ended[:max(len(ended)-keptResults, 0)] {
+		k.log.Warn("results dropped: the account left too many", "kept", keptResults)
+		a.keeping.Go(func() { k.post(func() { k.evict = true }) })
+	}
 }
 
 // whyTaken says more than "taken" where the owner's side keeps the devices back.
@@ -94,7 +133,11 @@ func (a *Agent) commitSale(ctx context.Context, s negotiate.Sale, slots []capaci
 	}
 	var generations []market.SlotGeneration
 	for _, slot := range slots {
-		rec.Devices = append(rec.Devices, slot.Device)
+		lot, ok := a.config().lot(slot.Device)
+		if !ok {
+			return rec, reason.Errorf(reason.OfferUnknown, "device %s is no longer on offer", slot.Device.Short())
+		}
+		rec.take(lot)
 		generations = append(generations, market.SlotGeneration{Device: slot.Device, Generation: slot.Generation})
 	}
 	err := a.books.Update(ctx, func(tx *books.Tx) error {

@@ -1,11 +1,15 @@
 package provider
 
 import (
+	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gpufair/gpufair/benchmark"
@@ -127,29 +131,44 @@ func (a *Agent) Offers() api.Offers {
 	return o
 }
 
-// Leases lists the leases that have not ended, or all, newest first.
+// maxLeases is how many leases a list shows: more than a person reads, and little enough to answer at once. FindLease finds any.
+const maxLeases = 1000
+
+// Leases lists the leases that have not ended, or all of them, newest first; at most 1000.
 func (a *Agent) Leases(ctx context.Context, everything bool) ([]api.Lease, error) {
-	var records []record
-	err := a.books.View(ctx, func(r *books.Reader) (err error) {
-		records, err = kv.All[record](r.Of(kv.Provider), keyLease)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("stored leases: %w", err)
-	}
-	out := []api.Lease{}
-	for _, rec := range records {
-		if rec.State == work.Ended && !everything {
-			continue
-		}
-		v, err := a.viewOf(ctx, rec)
+	found := map[market.LeaseID]snapshot{}
+	if everything {
+		err := a.books.View(ctx, func(r *books.Reader) error {
+			return eachLease(r.Of(kv.Provider), nil, func(id market.LeaseID, rec record) error {
+				found[id] = stored(rec)
+				return nil
+			})
+		})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("stored leases: %w", err)
 		}
-		out = append(out, v)
 	}
-	slices.SortFunc(out, func(x, y api.Lease) int { return y.Agreed.Compare(x.Agreed) })
+	a.mu.Lock()
+	for id, k := range a.keepers {
+		if s := k.look(); everything || s.rec.State != work.Ended {
+			found[id] = s
+		}
+	}
+	a.mu.Unlock()
+	ids := slices.Collect(maps.Keys(found))
+	slices.SortFunc(ids, func(x, y market.LeaseID) int {
+		return cmp.Or(cmp.Compare(found[y].rec.Agreed, found[x].rec.Agreed), slices.Compare(x[:], y[:]))
+	})
+	out := []api.Lease{}
+	for _, id := range ids[:min(len(ids), maxLeases)] {
+		out = append(out, viewOf(id, found[id]))
+	}
 	return out, nil
+}
+
+// stored is a snapshot of a lease that nobody keeps any more.
+func stored(rec record) snapshot {
+	return snapshot{rec: rec, charge: rec.Charge, billable: rec.Billable}
 }
 
 // ErrAmbiguous says that the start of an id fits more than one.
@@ -157,47 +176,47 @@ var ErrAmbiguous = errors.New("fits more than one")
 
 // FindLease finds a lease by its id or an unambiguous start of it.
 func (a *Agent) FindLease(ctx context.Context, id string) (api.Lease, error) {
-	leases, err := a.Leases(ctx, true)
+	lease, s, err := a.findLease(ctx, strings.ToLower(id))
 	if err != nil {
-		return api.Lease{}, err
+		return api.Lease{}, fmt.Errorf("lease %q: %w", id, err)
 	}
-	var found []api.Lease
-	for _, l := range leases {
-		if strings.HasPrefix(l.ID, strings.ToLower(id)) && id != "" {
-			found = append(found, l)
-		}
-	}
-	switch len(found) {
-	case 0:
-		return api.Lease{}, fmt.Errorf("lease %q: %w", id, ErrNotFound)
-	case 1:
-		return found[0], nil
-	}
-	return api.Lease{}, fmt.Errorf("lease %q: %w: give more of it", id, ErrAmbiguous)
+	return viewOf(lease, s), nil
 }
 
-// viewOf is a lease for people; a live one as its keeper sees it now.
-func (a *Agent) viewOf(ctx context.Context, rec record) (api.Lease, error) {
-	accept, err := market.OpenAccept(rec.Accept)
-	if err != nil {
-		return api.Lease{}, fmt.Errorf("stored lease: %w", err)
+func (a *Agent) findLease(ctx context.Context, id string) (lease market.LeaseID, s snapshot, err error) {
+	prefix, err := hex.DecodeString(id[:len(id)/2*2])
+	if err != nil || id == "" || len(prefix) > len(lease) {
+		return lease, s, ErrNotFound
 	}
-	id := accept.ID()
-	a.mu.Lock()
-	k := a.keepers[id]
-	a.mu.Unlock()
-	charge, billable, usage := rec.Charge, rec.Billable, Usage{}
-	if k != nil {
-		err := k.do(ctx, func() error {
-			rec, usage = k.rec, k.usage
-			status := k.status()
-			charge, billable = status.Charge, status.Billable
+	found := 0
+	err = a.books.View(ctx, func(r *books.Reader) error {
+		return eachLease(r.Of(kv.Provider), prefix, func(l market.LeaseID, rec record) error {
+			if strings.HasPrefix(l.String(), id) {
+				found++
+				lease, s = l, stored(rec)
+			}
 			return nil
 		})
-		if err != nil && !errors.Is(err, errGone) {
-			return api.Lease{}, err
-		}
+	})
+	switch {
+	case err != nil:
+		return lease, s, err
+	case found == 0:
+		return lease, s, ErrNotFound
+	case found > 1:
+		return lease, s, fmt.Errorf("%w: give more of it", ErrAmbiguous)
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if k := a.keepers[lease]; k != nil {
+		s = k.look()
+	}
+	return lease, s, nil
+}
+
+// viewOf is a lease for people.
+func viewOf(id market.LeaseID, s snapshot) api.Lease {
+	rec, usage, charge, billable := s.rec, s.usage, s.charge, s.billable
 	v := api.Lease{
 		ID: id.String(), State: rec.State.String(), Reason: string(rec.Reason.Code), Detail: rec.Reason.Detail, Renter: rec.Renter.String(),
 		Peer: rec.Peer.String(), Rate: rec.Rate.String(), Unit: string(rec.Unit), Agreed: time.UnixMilli(rec.Agreed),
@@ -216,7 +235,7 @@ func (a *Agent) viewOf(ctx context.Context, rec record) (api.Lease, error) {
 	if ms := billable; ms > 0 && rec.State == work.Running {
 		v.CPU = usage.CPU.Seconds() / (float64(ms) / 1000)
 	}
-	return v, nil
+	return v
 }
 
 func at(ms int64) *time.Time {
@@ -236,19 +255,24 @@ func (a *Agent) Pause(ctx context.Context, d time.Duration) error {
 	if err := a.setPause(ctx, p); err != nil {
 		return err
 	}
+	a.selling.Lock() // a sale that was let in before has its keeper now
 	a.mu.Lock()
-	keepers := make([]*keeper, 0, len(a.keepers))
-	for _, k := range a.keepers {
-		keepers = append(keepers, k)
+	keepers := slices.Collect(maps.Values(a.keepers))
+	if a.yield != nil {
+		a.yield()
 	}
 	a.mu.Unlock()
-	var errs []error
-	for _, k := range keepers {
-		err := k.reclaim(ctx, 0)
-		if !errors.Is(err, errGone) {
-			errs = append(errs, err)
-		}
+	a.selling.Unlock()
+	errs := make([]error, len(keepers))
+	var all sync.WaitGroup
+	for i, k := range keepers {
+		all.Go(func() {
+			if err := k.reclaim(ctx, 0); !errors.Is(err, errGone) {
+				errs[i] = err
+			}
+		})
 	}
+	all.Wait()
 	return errors.Join(errs...)
 }
 
@@ -272,13 +296,9 @@ func (a *Agent) setPause(ctx context.Context, p pauseRecord) error {
 
 // StopLease takes a lease's devices back after the notice that the owner's terms give.
 func (a *Agent) StopLease(ctx context.Context, id string) error {
-	v, err := a.FindLease(ctx, id)
+	lease, _, err := a.findLease(ctx, strings.ToLower(id))
 	if err != nil {
-		return err
-	}
-	var lease market.LeaseID
-	if err := lease.UnmarshalText([]byte(v.ID)); err != nil {
-		return err
+		return fmt.Errorf("lease %q: %w", id, err)
 	}
 	a.mu.Lock()
 	k := a.keepers[lease]
@@ -309,13 +329,12 @@ func (a *Agent) PeerOf(ctx context.Context, account identity.AccountID) (identit
 	var peer identity.PeerID
 	var newest int64
 	err := a.books.View(ctx, func(r *books.Reader) error {
-		records, err := kv.All[record](r.Of(kv.Provider), keyLease)
-		for _, rec := range records {
+		return eachLease(r.Of(kv.Provider), nil, func(_ market.LeaseID, rec record) error {
 			if rec.Renter == account && rec.Agreed >= newest {
 				peer, newest = rec.Peer, rec.Agreed
 			}
-		}
-		return err
+			return nil
+		})
 	})
 	if err == nil && newest == 0 {
 		err = fmt.Errorf("account %s: %w: it never leased from here: there is nothing to settle", account.Short(), ErrNotFound)

@@ -66,7 +66,8 @@ type LogSource interface {
 	Next(ctx context.Context, offset uint64, wait bool) (Chunk, error)
 }
 
-// LogOpener finds the log of a lease (opaque here) for a peer; its errors reach the peer if they are *p2p.Error.
+// LogOpener finds the log of a lease (opaque here) for a peer; its errors reach the peer if they are *p2p.Error. A source that is an
+// io.Closer is closed when its stream is over.
 type LogOpener func(ctx context.Context, peer identity.PeerID, lease wire.Hash) (LogSource, error)
 
 // logAsk is the client's only frame. The server answers with an empty reply or an error, and then with [logFrame]s.
@@ -99,6 +100,9 @@ func ServeLogs(open LogOpener) p2p.Handler {
 			return p2p.Respond(s, nil, err, maxAsk)
 		}
 		src, err := open(ctx, s.Peer(), ask.Lease)
+		if c, ok := src.(io.Closer); ok {
+			defer c.Close()
+		}
 		if err := p2p.Respond(s, logOpen{}, err, maxAsk); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@
 package capacity
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,6 +33,7 @@ type slot struct {
 	Slot
 	claimed bool   // a transaction about it is under way
 	blocked string // why the owner's side keeps it back; empty: it does not
+	used    string // what the owner's side does with it now, such as measuring; empty: nothing
 }
 
 // New makes a table of the devices that the store knows and those that are configured now.
@@ -77,6 +79,42 @@ func (t *Table) Block(device wire.Hash, why string) {
 	}
 }
 
+// ErrUnknown says that a device is not configured.
+var ErrUnknown = errors.New("device is not configured")
+
+// Occupy keeps a device that nobody has from leases while the owner's side uses it for what why says. The caller calls release once.
+func (t *Table) Occupy(device wire.Hash, why string) (release func(), err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.slots[device]
+	switch {
+	case s == nil:
+		return nil, ErrUnknown
+	case s.Lease != nil:
+		return nil, reason.Errorf(reason.DeviceTaken, "lease %s has it: try again when it is free", s.Lease.Short())
+	case s.claimed:
+		return nil, reason.Errorf(reason.DeviceTaken, "it is being leased")
+	case s.why() != "":
+		return nil, reason.Errorf(reason.DeviceTaken, "%s", s.why())
+	}
+	s.used = why
+	t.notify()
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		s.used = ""
+		t.notify()
+	}, nil
+}
+
+// why is what keeps the device from leases besides a lease.
+func (s *slot) why() string {
+	if s.used != "" {
+		return s.used
+	}
+	return s.blocked
+}
+
 // Claim is devices that a transaction is about to give to a lease. End it with Commit or Withdraw.
 type Claim struct {
 	table *Table
@@ -103,7 +141,7 @@ func (t *Table) Request(lease market.LeaseID, devices []wire.Hash, n int) (*Clai
 	return c, nil
 }
 
-func (s *slot) free() bool { return s.Lease == nil && !s.claimed && s.blocked == "" }
+func (s *slot) free() bool { return s.Lease == nil && !s.claimed && s.why() == "" }
 
 // Secure gives the claim's devices as they will stand once it is committed, with the next generation each: what the store's
 // transaction writes and the Lease names.
@@ -135,6 +173,7 @@ func (c *Claim) Withdraw() {
 	for _, s := range c.slots {
 		s.claimed = false
 	}
+	c.table.notify()
 }
 
 // Held are the devices of a lease, as the store keeps them while it lasts.
@@ -180,7 +219,7 @@ func (t *Table) Look(device wire.Hash) (State, bool) {
 	if !ok {
 		return State{}, false
 	}
-	return State{Slot: s.Slot, Blocked: s.blocked}, true
+	return State{Slot: s.Slot, Blocked: s.why()}, true
 }
 
 // String lists the devices and who has them, for logs.
@@ -194,8 +233,8 @@ func (t *Table) String() string {
 		switch {
 		case s.Lease != nil:
 			who = "lease " + s.Lease.Short()
-		case s.blocked != "":
-			who = s.blocked
+		case s.why() != "":
+			who = s.why()
 		}
 		out += fmt.Sprintf("%s generation %d: %s\n", d.Short(), s.Generation, who)
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/p2p"
-	"github.com/gpufair/gpufair/p2p/blob"
 	"github.com/gpufair/gpufair/p2p/identity"
 	hash "github.com/gpufair/gpufair/p2p/wire"
 	"github.com/gpufair/gpufair/provider"
@@ -251,14 +250,10 @@ func (o *owner) start() {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	blobs, err := blob.OpenStore(filepath.Join(o.dir, "blobs"), 1<<30)
-	if err != nil {
-		o.t.Fatal(err)
-	}
 	b := o.base
 	o.agent, err = provider.New(context.Background(), provider.Deps{
 		Device: b.Device, Network: b.Network, Books: b.Books, Board: b.Board, Delegations: b.Delegations, Runtime: rt, Jobnet: jobnet.Network{},
-		Mounts: mnt, Devices: devices{r.Device}, Blobs: blobs, Init: o.m.init, Epoch: wire.Epoch, Log: b.Log,
+		Mounts: mnt, Devices: devices{r.Device}, Inbox: filepath.Join(o.dir, "inbox"), InboxBytes: 1 << 30, Init: o.m.init, Epoch: wire.Epoch, Log: b.Log,
 	}, o.conf)
 	if err != nil {
 		o.t.Fatal(err)
@@ -267,7 +262,7 @@ func (o *owner) start() {
 	o.t.Cleanup(func() {
 		o.stop()
 		o.clean(rt)
-		if err := errors.Join(rt.Close(), mnt.Close(), blobs.Close()); err != nil {
+		if err := errors.Join(rt.Close(), mnt.Close()); err != nil {
 			o.t.Error(err)
 		}
 	})
