@@ -188,8 +188,13 @@ func allowedCores() ([]int, error) {
 	}
 	_, list, _ := strings.Cut(string(status), "Cpus_allowed_list:")
 	list, _, _ = strings.Cut(list, "\n")
+	return parseCores(strings.TrimSpace(list))
+}
+
+// parseCores reads a list such as 0-2,5.
+func parseCores(list string) ([]int, error) {
 	var cores []int
-	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {
+	for part := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(part, "-")
 		if !isRange {
 			last = first

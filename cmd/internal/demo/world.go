@@ -52,7 +52,10 @@ func newWorld(bin string) (*world, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("this user is not root, and starting containers takes root\n  next: sudo make demo")
 	}
-	for _, program := range []string{"containerd", "runc", "go"} {
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"); err != nil { // where Debian has runc; sudo and su do not always look there
+		return nil, err
+	}
+	for _, program := range []string{"containerd", "ctr", "runc", "go"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return nil, fmt.Errorf("%w\n  next: make deps", err)
 		}
