@@ -148,7 +148,7 @@ func (im importer) writeBlob(ctx context.Context, d ocispec.Descriptor, r io.Rea
 		return err
 	}
 	defer w.Close()
-	_, err = io.Copy(w, r)
+	err = fill(w, d, r)
 	if err == nil {
 		err = w.Commit(ctx, d.Size, d.Digest)
 	}
@@ -162,6 +162,27 @@ func (im importer) writeBlob(ctx context.Context, d ocispec.Descriptor, r io.Rea
 		return bad("blob %s does not have the digest in its name", d.Digest)
 	}
 	return err
+}
+
+// fill writes a blob's bytes. A writer that is full from the start stands for a blob of another namespace of the same containerd, which a
+// commit takes over and more bytes would spoil. Whoever knows only its digest shall not get at it: the bytes must be in the archive.
+func fill(w content.Writer, d ocispec.Descriptor, r io.Reader) error {
+	st, err := w.Status()
+	if err != nil {
+		return err
+	}
+	if st.Offset == 0 {
+		_, err = io.Copy(w, r)
+		return err
+	}
+	sum := d.Digest.Verifier()
+	if _, err := io.Copy(sum, r); err != nil {
+		return err
+	}
+	if !sum.Verified() {
+		return fmt.Errorf("the bytes have another digest: %w", errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // check reads the manifest and the config and refuses what can't run here. It gives the manifest's descriptor and the layers.

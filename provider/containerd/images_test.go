@@ -163,6 +163,37 @@ func TestBadImages(t *testing.T) {
 	}
 }
 
+// TestImportShared imports what another namespace of the same containerd has, as two daemons of one machine do, or one beside Kubernetes.
+// Who only knows the digest of a blob gets none of it.
+func TestImportShared(t *testing.T) {
+	d := containerdtest.Start(t)
+	c := config(t, d)
+	first := connect(t, c)
+	c.Namespace += "-second"
+	second := connect(t, c)
+	imports := func(into provider.Runtime, img containerdtest.Image) error {
+		_, err := into.Import(providertest.Context(t), provider.ImportRequest{Digest: img.Digest, MaxBytes: 16 << 20}, containerdtest.File(t, img.Archive(t)))
+		return err
+	}
+	if err := imports(first, smallImage(t)); err != nil {
+		t.Fatal(err)
+	}
+	guess := smallImage(t)
+	guess.Blobs[2].Data = make([]byte, len(guess.Blobs[2].Data))
+	if err := imports(second, guess); !errors.Is(err, provider.ErrImage) || !strings.Contains(err.Error(), "does not have the digest in its name") {
+		t.Errorf("a blob of another namespace, by its digest alone: %v", err)
+	}
+	if err := imports(second, smallImage(t)); err != nil {
+		t.Errorf("an image that another namespace has: %v", err)
+	}
+	if err := first.RemoveImage(providertest.Context(t), smallImage(t).Digest); err != nil {
+		t.Error(err)
+	}
+	if _, err := second.Image(providertest.Context(t), smallImage(t).Digest); err != nil {
+		t.Errorf("after the other namespace removed it: %v", err)
+	}
+}
+
 // TestImportCancelled gives up an import whose archive never comes.
 func TestImportCancelled(t *testing.T) {
 	d := containerdtest.Start(t)
