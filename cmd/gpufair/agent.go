@@ -179,7 +179,7 @@ With --force it ends all the same; a start soon after takes the jobs up again.`,
 				a.Note("gpufair: no agent runs")
 				return nil
 			case err != nil:
-				return explained("stop the agent", err)
+				return explained("", err)
 			}
 			return gone(c.Context(), client, dirs)
 		},

@@ -200,7 +200,7 @@ func tail(f *os.File, from int64) string {
 	return strings.Join(lines, "\n")
 }
 
-// explained gives an error of the agent's API its exit code and next step.
+// explained gives an error of the agent's API its exit code and next step; an empty what leaves the agent's own words.
 func explained(what string, err error) error {
 	var refused *local.Error
 	switch {
@@ -210,6 +210,9 @@ func explained(what string, err error) error {
 		return cli.Fail(cli.ExitNoDaemon, what, err, "the agent has just stopped: try again")
 	case !errors.As(err, &refused):
 		return fmt.Errorf("%s: %w", what, err)
+	}
+	if what == "" {
+		what, err = refused.Error(), nil
 	}
 	return cli.Fail(exitOf(refused.Status, refused.Code), what, err, refused.Next)
 }

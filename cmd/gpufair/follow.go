@@ -106,6 +106,9 @@ func (f *follower) follow(ctx context.Context) error {
 
 // event takes one step of the run.
 func (f *follower) event(ctx context.Context, e api.RunEvent) error {
+	if e.Step == "" && e.Job != nil {
+		e.Step = api.StepBuy // stored; its first step is not told yet
+	}
 	f.phase = max(phaseOf(e), f.phase)
 	if e.Step == api.StepPlan && f.phase == preparing {
 		f.phase, f.last = planning, api.RunEvent{} // that offer was taken: the next is tried

@@ -38,9 +38,6 @@ func phaseOf(e api.RunEvent) phase {
 	case api.StepFetch:
 		return fetching
 	}
-	if e.Job != nil { // stored, and its first step is not told yet
-		return preparing
-	}
 	return planning
 }
 

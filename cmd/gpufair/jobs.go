@@ -147,7 +147,14 @@ A job that does not run yet, and any job with --release, is let go of at once: w
 			if a.JSON {
 				return a.PrintJSON(j)
 			}
-			a.Note("gpufair: job %s is %s; `gpufair logs -f %s` follows it to its end", shortID(j.ID), j.State, shortID(j.ID))
+			switch {
+			case req.Release:
+				a.Note("gpufair: the lease of job %s is released", shortID(j.ID))
+			case req.Signal != "":
+				a.Note("gpufair: job %s got %s", shortID(j.ID), req.Signal)
+			default:
+				a.Note("gpufair: job %s is %s; `gpufair logs -f %s` follows it to its end", shortID(j.ID), j.State, shortID(j.ID))
+			}
 			return nil
 		},
 	}

@@ -15,7 +15,11 @@ func failure(e *api.Failed) error {
 	if e.Paid != "" && e.Paid != "0" {
 		why += " (it cost " + e.Paid + " all the same)"
 	}
-	return cli.Fail(runCode(e.Code), "run", errors.New(why), cli.Clean(e.Next))
+	step := cli.Clean(e.Next)
+	if e.Code != "" {
+		step = next(reason.Code(e.Code))
+	}
+	return cli.Fail(runCode(e.Code), "run", errors.New(why), step)
 }
 
 // runCode is the exit code of a run whose job has none.
@@ -32,18 +36,29 @@ func (f *follower) outcome(j api.Job) error {
 		f.Note("gpufair: %s", cli.Clean(summary(j)))
 	}
 	why := reason.Reason{Code: reason.Code(j.Reason), Detail: j.Detail}
-	advice, _ := why.Code.Advice()
 	if j.Exit == nil {
 		return cli.Fail(runCode(j.Reason), "run: job "+shortID(j.ID), errors.New(cli.Clean(orElse(why.String(), "it ended without running"))),
-			advice.Renter)
+			next(why.Code))
 	}
-	if why.Code != reason.Completed && !f.JSON {
-		f.Note("gpufair: why it ended: %s; %s", cli.Clean(why.String()), advice.Renter)
+	if why.Code != reason.Completed && why.Code != reason.StoppedRenter && !f.JSON {
+		f.Note("gpufair: why it ended: %s", cli.Clean(why.String()))
+		if n := next(why.Code); n != "" {
+			f.Note("  next: %s", n)
+		}
 	}
 	if code := exitCode(*j.Exit); code != 0 {
 		return cli.Status(code)
 	}
 	return nil
+}
+
+// next is what a renter can do about a reason; empty if that is nothing.
+func next(c reason.Code) string {
+	advice, _ := c.Advice()
+	if advice.Renter == "nothing to do" {
+		return ""
+	}
+	return advice.Renter
 }
 
 // exitCode is what the shell sees of a job, as docker does it. The provider counts 128 + N for signal N.

@@ -74,7 +74,9 @@ func (a *app) search(c *cobra.Command, req api.SearchRequest) error {
 	}
 	if len(found.Offers) == 0 {
 		next := "fewer conditions may find something"
-		if !strings.Contains(req.Query, "kind") {
+		if found.Known == 0 {
+			next = "gpufair join STRING, with what `gpufaird invite` prints on the other side; gpufair doctor says what is missing"
+		} else if !strings.Contains(req.Query, "kind") {
 			next += "; without kind=cpu or kind=any only GPUs are searched"
 		}
 		return &cli.Error{Code: cli.ExitNothing, What: orElse(cli.Clean(found.Note), "no offer matches"), Next: next}
