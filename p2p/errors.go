@@ -159,6 +159,9 @@ func (a answered) Unwrap() error { return a.error }
 // own mistake is not.
 func Finish(s Stream, err error) error {
 	var a answered
+	if err == io.EOF { // bare: the peer left without a word, which anyone can do all day; an EOF of ours is wrapped
+		err = nil
+	}
 	if err == nil || errors.As(err, &a) {
 		s.Close() // the stream is over: a failing close changes nothing
 	} else {

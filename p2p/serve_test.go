@@ -168,3 +168,36 @@ func TestWatchersInOrder(t *testing.T) {
 		}
 	})
 }
+
+// endings notes how a stream was ended.
+type endings struct {
+	p2p.Stream
+	closed bool
+	kind   p2p.Kind
+}
+
+func (e *endings) Close() error              { e.closed = true; return nil }
+func (e *endings) Reset(kind p2p.Kind) error { e.kind = kind; return nil }
+
+// A peer's own mistake, and one that leaves without a word, make no line in the log.
+func TestFinish(t *testing.T) {
+	ours := fmt.Errorf("read own file: %w", io.EOF)
+	for _, c := range []struct {
+		err    error
+		closed bool
+		kind   p2p.Kind
+		logged bool
+	}{
+		{nil, true, 0, false},
+		{io.EOF, true, 0, false},
+		{fmt.Errorf("frame: %w", wire.ErrTooLarge), false, p2p.KindBadRequest, false},
+		{p2p.Errorf(p2p.KindForbidden, "no"), false, p2p.KindForbidden, false},
+		{ours, false, p2p.KindInternal, true},
+	} {
+		var s endings
+		got := p2p.Finish(&s, c.err)
+		if s.closed != c.closed || s.kind != c.kind || (got != nil) != c.logged {
+			t.Errorf("finish with %v: closed %t, reset with %v, to be logged %v", c.err, s.closed, s.kind, got)
+		}
+	}
+}
