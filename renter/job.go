@@ -84,8 +84,11 @@ func (a *Agent) newJob(rec record, f *files) (*job, error) {
 		meter: meter.New(math.MaxUint64), sampled: a.clock(),
 	}
 	j.opened = sync.OnceValues(j.openStore)
-	if rec.Release != nil { // an earlier process gave it up
-		why := rec.Reason
+	if rec.GivenUp == nil && rec.Release != nil {
+		rec.GivenUp = &rec.Reason
+	}
+	if rec.GivenUp != nil { // an earlier process gave it up
+		why := *rec.GivenUp
 		j.giveUp = &why
 		close(j.stop)
 	}

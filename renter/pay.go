@@ -197,6 +197,9 @@ func (j *job) finalClaim(rec record) (closing, error) {
 			return closing{}, err
 		}
 		claim, billable = end.Charge, end.Billable
+		if err := j.measure(work.Ended); err != nil { // it may have run on while this side was away
+			return closing{}, err
+		}
 	}
 	amount, segments, err := j.agree(rec, claim, billable)
 	return closing{segments, amount}, err

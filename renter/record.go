@@ -55,6 +55,7 @@ type record struct {
 	Sampled    int64              `cbor:"42,keyasint,omitempty"` // when Meter was stored
 	Deliver    bool               `cbor:"43,keyasint,omitempty"` // release or newest voucher have not arrived
 	Told       bool               `cbor:"44,keyasint,omitempty"` // the provider answered to the release
+	GivenUp    *reason.Reason     `cbor:"46,keyasint,omitempty"` // the renter wants no more of it
 	Whole      bool               `cbor:"45,keyasint,omitempty"` // Outputs are the final ones
 }
 

@@ -341,7 +341,11 @@ func (a *Agent) Signal(ctx context.Context, id market.LeaseID, req api.SignalReq
 	}
 	switch state := j.record().State; {
 	case req.Release, state != work.Running && state != work.Paused && state != work.Stopping:
-		j.release(reason.New(reason.StoppedRenter, ""))
+		why := reason.New(reason.StoppedRenter, "")
+		if err := j.update(ctx, func(r *record) { r.GivenUp = &why }, nil); err != nil {
+			return err
+		}
+		j.release(why)
 		return nil
 	case req.Signal == "":
 		_, err := j.ask(ctx, work.Ask{Action: work.ActStop})
