@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
@@ -84,12 +85,17 @@ func (a *app) serve(ctx context.Context, s settings) error {
 	if err != nil {
 		return errors.Join(cli.Fail(cli.ExitSystem, "start the agent", err, "the folder "+base.State+" must belong to this user"), base.Close())
 	}
-	base.Register(wire.Agent{PeerOf: agent.PeerOf})
-	control.Register(base.Server.API(), agent, control.Program{Status: statusOf(base, agent), Shutdown: stop})
+	operations(base.Server.API(), base, agent, stop)
 	log.Info("agent runs", "version", cli.ThisBuild().Version, "pid", os.Getpid(), "account", base.Device.Account(), "socket", base.Socket)
 	err = base.Run(ctx, wire.Part{Name: "jobs", Run: agent.Run})
 	log.Info("agent stops", "err", err)
 	return errors.Join(err, agent.Close(), base.Close())
+}
+
+// operations puts everything that the agent answers on its API.
+func operations(to huma.API, base *wire.Base, agent *renter.Agent, stop func()) {
+	base.Operations(to, wire.Agent{PeerOf: agent.PeerOf})
+	control.Register(to, agent, control.Program{Status: statusOf(base, agent), Shutdown: stop})
 }
 
 // lifeWithin is how long an agent waits for one that is stopping: its parts have cli.Grace, then its store is closed.
