@@ -119,12 +119,7 @@ func New(ctx context.Context, d Deps, c Config) (*Agent, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Agent{
-		dev: d.Device, net: d.Network, books: d.Books, board: d.Board, delegations: d.Delegations, runtime: d.Runtime, network: d.Jobnet,
-		mounts: d.Mounts, devices: d.Devices, inbox: d.Inbox, inboxBytes: d.InboxBytes, initPath: d.Init, epochNumber: d.Epoch, log: d.Log, epoch: time.Now(),
-		conf: c, wanted: map[market.LeaseID]string{}, failed: map[wire.Hash]time.Time{}, relist: make(chan struct{}, 1), keepers: map[market.LeaseID]*keeper{}, passports: map[wire.Hash]benchmark.Passport{},
-		rawPass: map[wire.Hash][]byte{}, measuring: map[wire.Hash]string{}, news: make(chan struct{}),
-	}
+	a := newAgent(d, c)
 	publisher, err := announce.NewPublisher(d.Board, d.Device, seqStore{a})
 	if err != nil {
 		return nil, err
@@ -137,6 +132,16 @@ func New(ctx context.Context, d Deps, c Config) (*Agent, error) {
 		return nil, err
 	}
 	return a, a.readStore(ctx)
+}
+
+// newAgent is an agent that publishes nothing and has read nothing.
+func newAgent(d Deps, c Config) *Agent {
+	return &Agent{
+		dev: d.Device, net: d.Network, books: d.Books, board: d.Board, delegations: d.Delegations, runtime: d.Runtime, network: d.Jobnet,
+		mounts: d.Mounts, devices: d.Devices, inbox: d.Inbox, inboxBytes: d.InboxBytes, initPath: d.Init, epochNumber: d.Epoch, log: d.Log, epoch: time.Now(),
+		conf: c, wanted: map[market.LeaseID]string{}, failed: map[wire.Hash]time.Time{}, relist: make(chan struct{}, 1), keepers: map[market.LeaseID]*keeper{}, passports: map[wire.Hash]benchmark.Passport{},
+		rawPass: map[wire.Hash][]byte{}, measuring: map[wire.Hash]string{}, news: make(chan struct{}),
+	}
 }
 
 // readStore reads slots, passports and the owner's pause.
@@ -167,8 +172,15 @@ func (a *Agent) readStore(ctx context.Context) error {
 	})
 }
 
+// setLimits tells the ledger the credit limits; what runs already counts as a lot, so that taking it off the offer does not end it.
 func (a *Agent) setLimits(c Config) error {
-	limits, err := c.Limits()
+	var dearest money.Rate
+	a.mu.Lock()
+	for _, k := range a.keepers {
+		dearest = max(dearest, k.accept.Rate)
+	}
+	a.mu.Unlock()
+	limits, err := c.limits(dearest)
 	if err != nil {
 		return err
 	}

@@ -99,8 +99,10 @@ func (c Config) Serves(a identity.AccountID) bool { return slices.Contains(c.Acc
 func (c Config) Use() wire.Hash { return wire.Sum("gpufair/use-terms/1", []byte(c.UseTerms)) }
 
 // Limits are the credit limits that the owner set, or the defaults for the dearest lot.
-func (c Config) Limits() (ledger.Limits, error) {
-	var dearest money.Rate
+func (c Config) Limits() (ledger.Limits, error) { return c.limits(0) }
+
+// limits are the limits where something runs at a price that may be no lot's any more.
+func (c Config) limits(dearest money.Rate) (ledger.Limits, error) {
 	for _, l := range c.Lots {
 		dearest = max(dearest, l.Price)
 	}

@@ -211,8 +211,13 @@ func (k *keeper) cleanUp(ctx context.Context) {
 	})
 }
 
+// clearIn bounds one attempt: killing a stubborn process takes the runtime up to half of it.
+const clearIn = time.Minute
+
 // clear removes a lease's container and network.
 func (a *Agent) clear(ctx context.Context, lease market.LeaseID) error {
+	ctx, cancel := context.WithTimeout(ctx, clearIn)
+	defer cancel()
 	id := lease.String()
 	if err := a.runtime.Delete(ctx, id); err != nil && !errors.Is(err, ErrNotFound) {
 		return err

@@ -89,7 +89,7 @@ func (a *Agent) reconcile(ctx context.Context) error {
 		}
 		a.keep(k)
 	}
-	return nil
+	return a.setLimits(a.config())
 }
 
 const (

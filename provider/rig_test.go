@@ -1,0 +1,559 @@
+package provider
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/meter"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/negotiate"
+	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// fakeRuntime keeps containers in memory: the tests of this package are about time, money and states. Real containers are run by
+// cmd/internal/e2e.
+type fakeRuntime struct {
+	mu       sync.Mutex
+	jobs     map[string]*fakeJob
+	hang     chan struct{} // not nil: every call waits for it or for its ctx
+	down     bool          // every call is ErrUnavailable
+	deaf     bool          // jobs ignore SIGTERM
+	undying  bool          // jobs ignore SIGKILL, too
+	images   []ImageInfo
+	deleted  int
+	startErr error
+}
+
+type fakeJob struct {
+	Container
+	gone chan struct{} // closed when it has stopped
+}
+
+func (r *fakeRuntime) call(ctx context.Context) error {
+	r.mu.Lock()
+	hang, down := r.hang, r.down
+	r.mu.Unlock()
+	if hang != nil {
+		select {
+		case <-hang:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if down {
+		return ErrUnavailable
+	}
+	return ctx.Err()
+}
+
+// with runs f on a container.
+func (r *fakeRuntime) with(ctx context.Context, id string, f func(*fakeJob) error) error {
+	if err := r.call(ctx); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	j := r.jobs[id]
+	if j == nil {
+		return ErrNotFound
+	}
+	return f(j)
+}
+
+func (j *fakeJob) exit(code int, at time.Time) {
+	if j.State != ContainerStopped {
+		j.State, j.Exit, j.ExitedAt = ContainerStopped, &ExitStatus{Code: code}, at
+		close(j.gone)
+	}
+}
+
+// exit ends the only job.
+func (r *fakeRuntime) exit(code int, at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, j := range r.jobs {
+		j.exit(code, at)
+	}
+}
+
+func (r *fakeRuntime) state(id market.LeaseID) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if j := r.jobs[id.String()]; j != nil {
+		return j.State
+	}
+	return ""
+}
+
+func (r *fakeRuntime) set(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+func (r *fakeRuntime) Info(ctx context.Context) (RuntimeInfo, error) {
+	return RuntimeInfo{Name: "fake", Sandbox: "none"}, r.call(ctx)
+}
+
+func (r *fakeRuntime) Import(ctx context.Context, _ ImportRequest, _ *os.File) (ImageInfo, error) {
+	return ImageInfo{}, r.call(ctx)
+}
+
+func (r *fakeRuntime) Image(ctx context.Context, digest string) (ImageInfo, error) {
+	return ImageInfo{Digest: digest, Args: []string{"x"}}, r.call(ctx)
+}
+
+func (r *fakeRuntime) Images(ctx context.Context) ([]ImageInfo, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]ImageInfo(nil), r.images...), nil
+}
+
+func (r *fakeRuntime) RemoveImage(_ context.Context, digest string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, m := range r.images {
+		if m.Digest == digest {
+			r.images = append(r.images[:i], r.images[i+1:]...)
+			break
+		}
+	}
+	return nil
+}
+
+func (r *fakeRuntime) Create(ctx context.Context, req CreateRequest) (Created, error) {
+	if err := r.call(ctx); err != nil {
+		return Created{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.jobs[req.ID] = &fakeJob{Container{ID: req.ID, State: ContainerCreated}, make(chan struct{})}
+	return Created{PID: 1}, nil
+}
+
+func (r *fakeRuntime) Start(ctx context.Context, id string) error {
+	return r.with(ctx, id, func(j *fakeJob) error { j.State = ContainerRunning; return r.startErr })
+}
+
+func (r *fakeRuntime) Signal(ctx context.Context, req SignalRequest) error {
+	return r.with(ctx, req.ID, func(j *fakeJob) error {
+		if j.State == ContainerRunning && (req.Signal == "SIGTERM" && !r.deaf || req.Signal == "SIGKILL" && !r.undying) {
+			j.exit(137, time.Now())
+		}
+		return nil
+	})
+}
+
+func (r *fakeRuntime) Freeze(ctx context.Context, id string) error {
+	return r.with(ctx, id, func(j *fakeJob) error { j.State = ContainerFrozen; return nil })
+}
+
+func (r *fakeRuntime) Thaw(ctx context.Context, id string) error {
+	return r.with(ctx, id, func(j *fakeJob) error { j.State = ContainerRunning; return nil })
+}
+
+func (r *fakeRuntime) Status(ctx context.Context, id string) (c Container, err error) {
+	err = r.with(ctx, id, func(j *fakeJob) error { c = j.Container; return nil })
+	return c, err
+}
+
+func (r *fakeRuntime) Wait(ctx context.Context, id string) (Container, error) {
+	r.mu.Lock()
+	j := r.jobs[id]
+	r.mu.Unlock()
+	if j == nil {
+		return Container{}, ErrNotFound
+	}
+	select {
+	case <-j.gone:
+		return r.Status(ctx, id)
+	case <-ctx.Done():
+		return Container{}, ctx.Err()
+	}
+}
+
+func (r *fakeRuntime) Usage(ctx context.Context, id string) (u Usage, err error) {
+	err = r.with(ctx, id, func(j *fakeJob) error {
+		if j.State == ContainerRunning {
+			u.Pids = 1
+		}
+		return nil
+	})
+	return u, err
+}
+
+func (r *fakeRuntime) List(ctx context.Context) ([]Container, error) {
+	if err := r.call(ctx); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []Container
+	for _, j := range r.jobs {
+		out = append(out, j.Container)
+	}
+	return out, nil
+}
+
+func (r *fakeRuntime) Delete(ctx context.Context, id string) error {
+	return r.with(ctx, id, func(j *fakeJob) error {
+		j.exit(137, time.Now())
+		delete(r.jobs, id)
+		r.deleted++
+		return nil
+	})
+}
+
+// fakeNetwork wires nothing, fakeMounts makes plain folders.
+type fakeNetwork struct{}
+
+func (fakeNetwork) Wire(context.Context, WireRequest) error { return nil }
+func (fakeNetwork) Unwire(context.Context, string) error    { return nil }
+
+type fakeMounts struct {
+	dir  string
+	disk atomic.Int64 // what a job holds
+}
+
+func (m *fakeMounts) Make(_ context.Context, req MountRequest) (Folders, error) {
+	at := func(name string) string { return filepath.Join(m.dir, req.ID, name) }
+	for _, n := range []string{"in", "out", "scratch", "record", "state"} {
+		if err := os.MkdirAll(at(n), 0o700); err != nil {
+			return Folders{}, err
+		}
+	}
+	return Folders{In: at("in"), Out: at("out"), Scratch: at("scratch"), Record: at("record"), State: at("state")}, nil
+}
+
+func (m *fakeMounts) Usage(context.Context, string) (DiskUsage, error) {
+	return DiskUsage{Bytes: m.disk.Load()}, nil
+}
+
+func (m *fakeMounts) Remove(_ context.Context, id string) (bool, error) {
+	return true, os.RemoveAll(filepath.Join(m.dir, id))
+}
+
+func (m *fakeMounts) List(context.Context) ([]string, error) {
+	entries, err := os.ReadDir(m.dir)
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out, err
+}
+
+// fullDisk is an engine that can be made to refuse writes.
+type fullDisk struct {
+	kv.Memory
+	full atomic.Bool
+}
+
+func (f *fullDisk) Writable(ctx context.Context) error {
+	if f.full.Load() {
+		return kv.ErrReadOnly
+	}
+	return f.Memory.Writable(ctx)
+}
+
+// rig is a provider's agent without a network, and its renter's ledger.
+type rig struct {
+	t             testing.TB
+	owner, renter *identity.Device
+	disk          *fullDisk
+	dir           string
+	theirs        *books.Books // the renter's
+	runtime       *fakeRuntime
+	mounts        *fakeMounts
+	conf          Config
+	a             *Agent
+	cancel        context.CancelFunc
+	paying        atomic.Bool
+	sales         uint8
+	term          uint32
+}
+
+const rigRate = money.Rate(3_600_000) // 1,000 a second
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func device(t testing.TB) *identity.Device {
+	_, _, dev, err := identity.Generate()
+	must(t, err)
+	return dev
+}
+
+func openBooks(t testing.TB, dev *identity.Device, engine kv.Engine, dir string) *books.Books {
+	t.Helper()
+	store, err := kv.Open(context.Background(), engine, kv.Schema{Release: "v0", Steps: []kv.Step{{
+		Number: 1, Name: "first", Run: func(context.Context, *kv.Txn) error { return nil },
+	}}})
+	must(t, err)
+	b, err := books.Open(context.Background(), books.Config{Dir: dir, Store: store, Device: dev, Log: quiet()})
+	must(t, err)
+	return b
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	r := &rig{
+		t: t, owner: device(t), renter: device(t), disk: &fullDisk{}, dir: t.TempDir(), runtime: &fakeRuntime{jobs: map[string]*fakeJob{}},
+		term: 3600,
+	}
+	r.mounts = &fakeMounts{dir: filepath.Join(r.dir, "jobs")}
+	must(t, os.Mkdir(r.mounts.dir, 0o700))
+	r.theirs = openBooks(t, r.renter, &kv.Memory{}, filepath.Join(r.dir, "theirs"))
+	r.conf = Config{
+		Network: "t", Unit: money.Credit, Accounts: []identity.AccountID{r.renter.Account()}, Methods: []string{"manual"}, LogBytes: 1 << 20,
+		Reclaim: time.Minute,
+		Lots: []Lot{{
+			Device: wire.Sum("", []byte("device")), Price: rigRate, MinTerm: 10 * time.Second, MaxTerm: time.Hour, Cores: []int{0},
+			MemoryMiB: 64, DiskMiB: 64, Pids: 64,
+		}},
+	}
+	r.open(filepath.Join(r.dir, "ours"))
+	return r
+}
+
+// open makes the agent over the ledger in dir and starts what reconcile starts.
+func (r *rig) open(dir string) {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	r.a = newAgent(Deps{
+		Device: r.owner, Books: openBooks(r.t, r.owner, r.disk, dir), Runtime: r.runtime, Jobnet: fakeNetwork{}, Mounts: r.mounts,
+		Inbox: filepath.Join(r.dir, "inbox"), InboxBytes: 1 << 30, Init: "/init", Epoch: 1, Log: quiet(),
+	}, r.conf)
+	must(r.t, r.a.setLimits(r.conf))
+	must(r.t, r.a.readStore(ctx))
+	r.a.ctx = ctx
+	r.a.sandbox = RuntimeInfo{Name: "fake"}
+	for _, l := range r.conf.Lots {
+		r.a.capacity.Add(l.Device)
+	}
+	must(r.t, r.a.reconcile(ctx))
+}
+
+// close ends the agent and its ledgers.
+func (r *rig) close() {
+	r.t.Helper()
+	r.cancel()
+	r.a.keeping.Wait()
+	must(r.t, r.a.books.Close())
+	must(r.t, r.theirs.Close())
+}
+
+// crash goes on with a new agent from what was durable at this moment, as after kill -9.
+func (r *rig) crash() {
+	r.t.Helper()
+	dir := r.t.(interface{ TempDir() string }).TempDir()
+	must(r.t, os.CopyFS(dir, os.DirFS(filepath.Join(r.dir, "ours"))))
+	next := &fullDisk{}
+	var writes []kv.Write
+	must(r.t, r.disk.View(context.Background(), func(rd kv.Reader) error {
+		for p, err := range rd.Iterate(nil, nil) {
+			if err != nil {
+				return err
+			}
+			writes = append(writes, kv.Write{Key: bytes.Clone(p.Key), Value: bytes.Clone(p.Value)})
+		}
+		return nil
+	}))
+	must(r.t, next.Apply(context.Background(), writes))
+	r.disk.full.Store(true) // nothing of the old process reaches anything from here on
+	r.cancel()
+	r.a.keeping.Wait()
+	must(r.t, r.a.books.Close())
+	r.disk = next
+	r.open(dir)
+}
+
+// sale is an order as negotiate hands it over.
+func (r *rig) sale() negotiate.Sale {
+	r.t.Helper()
+	r.sales++
+	needs := work.Needs{Kind: market.KindCPU, Devices: 1}
+	hash, err := needs.Hash()
+	must(r.t, err)
+	accept := market.Accept{
+		Header: r.renter.Header(market.Version), Delegation: r.renter.DelegationHash(), Offer: wire.Sum("", []byte("offer")),
+		Provider: r.owner.Account(), Lot: 1, Quantity: 1, Rate: rigRate, Unit: money.Credit, Term: r.term,
+		Nonce: wire.Sum("", []byte{r.sales}), Needs: hash, Use: r.conf.Use(),
+	}
+	hold, err := market.Hold(rigRate, 1, 10)
+	must(r.t, err)
+	var voucher []byte
+	must(r.t, r.theirs.Update(context.Background(), func(tx *books.Tx) (err error) {
+		voucher, err = tx.Promise(books.Opening{Channel: r.a.channel(accept), Lane: ledger.Lane(accept.ID()), Rate: rigRate, Devices: 1, Hold: hold})
+		return err
+	}))
+	accept.Voucher = identity.Hash(voucher)
+	raw, err := r.renter.Seal(market.DomainAccept, accept)
+	must(r.t, err)
+	return negotiate.Sale{
+		ID: accept.ID(), Accept: accept, AcceptRaw: raw, VoucherRaw: voucher, DelegationRaw: r.renter.Delegation(), Needs: needs,
+		Lot:  market.Lot{ID: 1, Price: rigRate, MinTerm: 10, MaxTerm: 3600, Slots: []market.Slot{{Device: r.conf.Lots[0].Device, Free: true}}},
+		Peer: r.renter.Peer(),
+	}
+}
+
+// sell sells a lease and gives its keeper.
+func (r *rig) sell() *keeper {
+	r.t.Helper()
+	s := r.sale()
+	_, err := r.a.Sell(context.Background(), s)
+	must(r.t, err)
+	return r.keeper(s.ID)
+}
+
+func (r *rig) keeper(id market.LeaseID) *keeper {
+	r.a.mu.Lock()
+	defer r.a.mu.Unlock()
+	return r.a.keepers[id]
+}
+
+// ask is the renter's question.
+func (r *rig) ask(ask work.Ask) (work.Status, error) {
+	return r.a.job(context.Background(), r.renter.Peer(), ask)
+}
+
+func (r *rig) sign(d identity.Domain, body identity.Body) []byte {
+	raw, err := r.renter.Seal(d, body)
+	must(r.t, err)
+	return raw
+}
+
+// prepare takes a sold lease to Preparing with a spec.
+func (r *rig) prepare(k *keeper) {
+	r.t.Helper()
+	ready := market.Ready{
+		Header: r.renter.Header(market.Version), Delegation: r.renter.DelegationHash(), Lease: k.id, Hash: identity.Hash(k.look().rec.Lease),
+	}
+	_, err := r.ask(work.Ask{Lease: k.id, Action: work.ActReady, Signed: r.sign(market.DomainReady, ready)})
+	must(r.t, err)
+	_, err = r.ask(work.Ask{Lease: k.id, Action: work.ActPrepare, Spec: &work.Spec{Image: wire.Sum("", []byte("image")), Command: []string{"x"}}})
+	must(r.t, err)
+}
+
+// attend opens a lane whose renter pays every claim while paying is set.
+func (r *rig) attend(k *keeper) {
+	r.t.Helper()
+	l := &lane{down: make(chan work.LaneDown, laneQueue), gone: make(chan struct{})}
+	must(r.t, k.do(context.Background(), func() error { k.takeLane(k.a.ctx, l); return nil }))
+	go func() {
+		for {
+			select {
+			case <-l.gone:
+				return
+			case <-k.done:
+				return
+			case m := <-l.down:
+				if m.Beat != nil && m.Beat.Claim && r.paying.Load() {
+					v := r.voucher(k.id, m.Beat.Charge, m.Beat.Billable)
+					_ = k.do(context.Background(), func() error { return k.onUp(k.a.ctx, work.LaneUp{Beat: m.Beat.Seq, Voucher: v}) })
+				}
+			}
+		}
+	}()
+}
+
+// voucher signs an amount on a lease's lane.
+func (r *rig) voucher(id market.LeaseID, amount money.Micro, ms uint64) (v []byte) {
+	err := r.theirs.Update(context.Background(), func(tx *books.Tx) (err error) {
+		v, err = tx.SignVoucher(ledger.Lane(id), amount, []meter.Segment{{Rate: rigRate, Devices: 1, Ms: ms}})
+		return err
+	})
+	if err != nil {
+		r.t.Error(err)
+	}
+	return v
+}
+
+// run takes a new lease to Running.
+func (r *rig) run() *keeper {
+	r.t.Helper()
+	k := r.sell()
+	r.prepare(k)
+	r.attend(k)
+	_, err := r.ask(work.Ask{Lease: k.id, Action: work.ActStart})
+	must(r.t, err)
+	r.await(k.id, work.Running, time.Second)
+	return k
+}
+
+// stored is a lease as the store has it.
+func (r *rig) stored(id market.LeaseID) (rec record) {
+	r.t.Helper()
+	must(r.t, r.a.books.View(context.Background(), func(b *books.Reader) (err error) {
+		rec, _, err = kv.Load[record](b.Of(kv.Provider), leaseKey(id))
+		return err
+	}))
+	return rec
+}
+
+// await waits, in the bubble's time, until the stored lease is in a state.
+func (r *rig) await(id market.LeaseID, s work.State, limit time.Duration) record {
+	r.t.Helper()
+	return r.awaitThat(id, s.String(), limit, func(rec record) bool { return rec.State == s })
+}
+
+func (r *rig) awaitThat(id market.LeaseID, what string, limit time.Duration, cond func(record) bool) record {
+	r.t.Helper()
+	for end := time.Now().Add(limit); ; time.Sleep(100 * time.Millisecond) {
+		rec := r.stored(id)
+		if cond(rec) {
+			return rec
+		}
+		if time.Now().After(end) {
+			r.t.Fatalf("after %v the lease is %s (%s), not %s", limit, rec.State, rec.Reason, what)
+		}
+	}
+}
+
+// over checks that a lease ended for a reason in exactly one way and left nothing.
+func (r *rig) over(id market.LeaseID, why string) record {
+	r.t.Helper()
+	rec := r.awaitThat(id, "tidy", 5*time.Minute, func(rec record) bool { return rec.Tidy })
+	end, err := market.OpenEnd(rec.End)
+	must(r.t, err)
+	switch {
+	case string(rec.Reason.Code) != why || end.Reason.Code != rec.Reason.Code:
+		r.t.Errorf("ended with %s, signed %s, want %s", rec.Reason, end.Reason, why)
+	case end.Charge != rec.Charge:
+		r.t.Errorf("charge %v, signed %v", rec.Charge, end.Charge)
+	case r.runtime.state(id) != "":
+		r.t.Error("its container is still there")
+	}
+	state, _ := r.a.capacity.Look(r.conf.Lots[0].Device)
+	if state.Lease != nil && *state.Lease == id {
+		r.t.Error("its device is still held")
+	}
+	must(r.t, r.a.books.View(context.Background(), func(b *books.Reader) error {
+		lane, err := b.Lane(ledger.Lane(id))
+		if err == nil && (!lane.Closed() || *lane.Final != rec.Charge) {
+			r.t.Errorf("the ledger's lane: closed %v", lane.Closed())
+		}
+		return err
+	}))
+	return rec
+}
