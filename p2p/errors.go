@@ -159,10 +159,11 @@ func (a answered) Unwrap() error { return a.error }
 // own mistake is not.
 func Finish(s Stream, err error) error {
 	var a answered
-	if err == io.EOF { // bare: the peer left without a word, which anyone can do all day; an EOF of ours is wrapped
+	told := errors.As(err, &a)
+	if err == io.EOF || a.error == io.EOF { // bare: the peer left without a word, which anyone can do all day; an EOF of ours is wrapped
 		err = nil
 	}
-	if err == nil || errors.As(err, &a) {
+	if err == nil || told {
 		s.Close() // the stream is over: a failing close changes nothing
 	} else {
 		s.Reset(KindOf(err))

@@ -61,7 +61,7 @@ func ParseInvite(text string) (Invite, error) {
 	if !ok {
 		return Invite{}, fmt.Errorf("%w: want the whole line that `gpufaird invite` prints, it starts with %q", ErrInvite, InvitePrefix)
 	}
-	raw, err := base64.RawURLEncoding.DecodeString(b64)
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(b64)
 	if err != nil {
 		return Invite{}, fmt.Errorf("%w: a character is missing or mistyped; copy the whole string again", ErrInvite)
 	}

@@ -176,12 +176,13 @@ type endings struct {
 	kind   p2p.Kind
 }
 
-func (e *endings) Close() error              { e.closed = true; return nil }
-func (e *endings) Reset(kind p2p.Kind) error { e.kind = kind; return nil }
+func (e *endings) Write(b []byte) (int, error) { return len(b), nil }
+func (e *endings) Close() error                { e.closed = true; return nil }
+func (e *endings) Reset(kind p2p.Kind) error   { e.kind = kind; return nil }
 
 // A peer's own mistake, and one that leaves without a word, make no line in the log.
 func TestFinish(t *testing.T) {
-	ours := fmt.Errorf("read own file: %w", io.EOF)
+	ours, silent := fmt.Errorf("read own file: %w", io.EOF), &endings{}
 	for _, c := range []struct {
 		err    error
 		closed bool
@@ -190,6 +191,8 @@ func TestFinish(t *testing.T) {
 	}{
 		{nil, true, 0, false},
 		{io.EOF, true, 0, false},
+		{p2p.Respond(silent, nil, io.EOF, 10), true, 0, false},
+		{p2p.Respond(silent, nil, ours, 10), true, 0, true},
 		{fmt.Errorf("frame: %w", wire.ErrTooLarge), false, p2p.KindBadRequest, false},
 		{p2p.Errorf(p2p.KindForbidden, "no"), false, p2p.KindForbidden, false},
 		{ours, false, p2p.KindInternal, true},
