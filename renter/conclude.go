@@ -78,6 +78,9 @@ func (j *job) letGo(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, work.Suspected*time.Second)
 	defer cancel()
 	status, err := j.ask(within, work.Ask{Action: work.ActRelease, Signed: rec.Release})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	told := answered(err)
 	if err != nil {
 		j.log.Info("release not taken", "err", err, "later", !told && rec.Lease != nil)

@@ -162,7 +162,7 @@ func (a *Agent) deliverRelease(ctx context.Context, rec record) error {
 	var status work.Status
 	q := work.Ask{Lease: rec.ID, Action: work.ActRelease, Signed: rec.Release}
 	err := negotiate.Typed(p2p.Call(within, a.Network, rec.Peer, a.protocol(work.ProtoJob), q, &status, work.MaxMessage))
-	if !answered(err) {
+	if !answered(err) || ctx.Err() != nil {
 		return fmt.Errorf("deliver release of job %s: %w", rec.ID.Short(), err)
 	}
 	return a.change(ctx, rec.ID, func(tx *books.Tx, r *record) error {
