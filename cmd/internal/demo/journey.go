@@ -278,16 +278,20 @@ func (j *journey) search(ctx context.Context) error {
 	return j.show(ctx, renter, "gpufair", "search", "kind=cpu", "-o", "price")
 }
 
-// rent makes an image and runs it.
-func (j *journey) rent(ctx context.Context) error {
-	program := j.path("render")
+// buildImage builds the job's program and puts it into an image.
+func buildImage(ctx context.Context, program, image string) error {
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./cmd/internal/demo/render")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the job: %w: %s", err, out)
 	}
+	return writeImage(image, program, "render")
+}
+
+// rent makes an image and runs it.
+func (j *journey) rent(ctx context.Context) error {
 	err := errors.Join(
-		writeImage(j.path("render.tar"), program, "render"), os.Mkdir(j.path("scene"), 0o700),
+		buildImage(ctx, j.path("render"), j.path("render.tar")), os.Mkdir(j.path("scene"), 0o700),
 		os.WriteFile(j.path("scene/scene.json"), scene, 0o600), os.MkdirAll(filepath.Dir(j.results), 0o755),
 	)
 	if err != nil {

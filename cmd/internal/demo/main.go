@@ -3,6 +3,7 @@
 // gpufair: what it shows, anybody can type.
 //
 //	go run ./cmd/internal/demo [-out FOLDER] [-bin FOLDER]     # from the repository's root, as root, after make build
+//	go run ./cmd/internal/demo -image render.tar               # only the image of its job, for a job by hand
 package main
 
 import (
@@ -23,12 +24,13 @@ const limit = 15 * time.Minute
 func main() {
 	bin := flag.String("bin", "bin", "folder of gpufair, gpufaird and gpufair-init")
 	out := flag.String("out", "demo-out", "folder for the results; each demo makes one in it")
+	image := flag.String("image", "", "only write the job's image to this file, for a job by hand")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took more than %v", limit))
 	defer cancel()
-	err := demo(ctx, *bin, *out)
+	err := begin(ctx, *bin, *out, *image)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "\ndemo:", err)
 	}
@@ -42,6 +44,18 @@ func main() {
 
 // errInterrupted says that a person stopped the demo.
 var errInterrupted = errors.New("interrupted; what it had started was stopped and removed")
+
+// begin does what the flags ask for.
+func begin(ctx context.Context, bin, out, image string) error {
+	if image == "" {
+		return demo(ctx, bin, out)
+	}
+	dir, err := os.MkdirTemp("", "gpufair-demo-")
+	if err != nil {
+		return err
+	}
+	return errors.Join(buildImage(ctx, filepath.Join(dir, "render"), image), os.RemoveAll(dir))
+}
 
 // demo runs the journey, says how it went and cleans up, whatever happens.
 func demo(ctx context.Context, bin, out string) error {
