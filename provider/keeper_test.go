@@ -333,7 +333,9 @@ func TestWrongOrder(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		k := r.sell()
 		for _, a := range []work.Ask{
-			{Action: work.ActStart}, {Action: work.ActSignal, Signal: "SIGTERM"}, {Action: work.ActFetched},
+			{Action: work.ActStart},
+			{Action: work.ActSignal, Signal: "SIGTERM"},
+			{Action: work.ActFetched},
 			{Action: work.ActPrepare, Spec: &work.Spec{Image: k.accept.Needs}},
 		} {
 			a.Lease = k.id

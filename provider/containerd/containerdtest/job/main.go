@@ -22,6 +22,8 @@ func main() {
 		"lines":  lines,
 		"count":  count,
 		"trap":   trap,
+		"deaf":   deaf,
+		"weird":  weird,
 		"work":   working,
 		"ctrl-c": ctrlC,
 		"copy":   copyFile,
@@ -40,6 +42,26 @@ func main() {
 		os.Exit(2)
 	}
 	verbs[os.Args[1]](os.Args[2:])
+}
+
+// deaf does not end on SIGTERM.
+func deaf([]string) {
+	signal.Ignore(syscall.SIGTERM)
+	fmt.Println("ready")
+	sleep(nil)
+}
+
+// weird makes what is no result in a folder, besides one that nobody may read.
+func weird(a []string) {
+	at := func(name string) string { return filepath.Join(a[0], name) }
+	must(syscall.Mkfifo(at("pipe"), 0o666))
+	_, err := net.Listen("unix", at("socket"))
+	must(err)
+	must(os.Symlink("/etc/passwd", at("out")))
+	must(os.Symlink("../../..", at("up")))
+	must(os.Mkdir(at("deep"), 0o700))
+	must(os.WriteFile(at("deep/secret"), []byte("result"), 0))
+	must(os.Chmod(at("deep"), 0))
 }
 
 // say writes to standard output and to standard error.
