@@ -56,6 +56,9 @@ type Lot struct {
 	Pids      int64
 }
 
+// maxMiB is 64 TiB, as a job's needs are limited.
+const maxMiB = 1 << 26
+
 // Validate says which setting makes no sense.
 func (c Config) Validate() error {
 	if err := c.Unit.Validate(); err != nil {
@@ -71,17 +74,26 @@ func (c Config) Validate() error {
 	case c.Notice < 0 || c.Notice > time.Hour || c.Reclaim < 0 || c.Reclaim > time.Hour:
 		return fmt.Errorf("%w: notice %v and reclaim credit %v: want 0 to 1 h", ErrConfig, c.Notice, c.Reclaim)
 	}
-	seen := map[int]bool{}
+	seen, devices := map[int]bool{}, map[wire.Hash]bool{}
 	for i, l := range c.Lots {
 		switch {
 		case l.Device.IsZero():
 			return fmt.Errorf("%w: device %d has no id", ErrConfig, i+1)
+		case devices[l.Device]:
+			return fmt.Errorf("%w: device %d is there twice", ErrConfig, i+1)
+		case l.MaxTerm > market.MaxTerm*time.Second:
+			return fmt.Errorf("%w: device %d: a longest term of %v: want at most %v", ErrConfig, i+1, l.MaxTerm, market.MaxTerm*time.Second)
+		case max(l.Price, l.Prepare) > market.MaxRate:
+			return fmt.Errorf("%w: device %d: a price of %v: want at most %v", ErrConfig, i+1, max(l.Price, l.Prepare), money.Rate(market.MaxRate))
+		case max(l.MemoryMiB, l.DiskMiB) > maxMiB:
+			return fmt.Errorf("%w: device %d: more than 64 TiB of memory or disk", ErrConfig, i+1)
 		case l.MinTerm < time.Second || l.MaxTerm < l.MinTerm:
 			return fmt.Errorf("%w: device %d: terms from %v to %v: want at least 1 s, and the longest not below the shortest", ErrConfig, i+1,
 				l.MinTerm, l.MaxTerm)
 		case len(l.Cores) == 0 || l.MemoryMiB < 16 || l.DiskMiB < 16 || l.Pids < 8:
 			return fmt.Errorf("%w: device %d: a job needs a core, 16 MiB of memory and disk, and 8 processes", ErrConfig, i+1)
 		}
+		devices[l.Device] = true
 		for _, core := range l.Cores {
 			if seen[core] {
 				return fmt.Errorf("%w: core %d is in two devices", ErrConfig, core)
