@@ -35,6 +35,9 @@ func (j *job) buy(ctx context.Context) error {
 		if err == nil {
 			break
 		}
+		if errors.Is(err, p2p.ErrUnreachable) && !errors.Is(err, negotiate.ErrOutcome) {
+			return reason.Errorf(reason.ProviderGone, "%v", err) // nothing was sent
+		}
 		if ctx.Err() != nil || !errors.Is(err, negotiate.ErrOutcome) {
 			return err
 		}
@@ -98,7 +101,8 @@ func (j *job) insist(ctx context.Context, again func(error) bool, f func() error
 		if err == nil || !again(err) {
 			return err
 		}
-		if internal++; p2p.KindOf(err) != p2p.KindInternal {
+		var wired *p2p.Error
+		if internal++; !errors.As(err, &wired) || wired.Kind != p2p.KindInternal {
 			internal = 0
 		}
 		if internal == faults {

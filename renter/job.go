@@ -28,16 +28,15 @@ type job struct {
 	accept market.Accept
 	offer  market.SealedOffer
 	log    *slog.Logger
-	files  *files                      // image and inputs; the job has one of its users
-	opened func() (*blob.Store, error) // results on their way, opened once, when it is needed
-	begun  time.Time                   // in this process
+	files  *files    // image and inputs; the job has one of its users
+	begun  time.Time // in this process
 
 	writing sync.Mutex // one writer of rec at a time; held over the durable write, never taken by readers
 
 	mu        sync.Mutex
 	rec       record         // guarded by mu; as stored. Read it by record, which adds live
 	live      live           // guarded by mu
-	store     *blob.Store    // guarded by mu; of opened
+	store     *blob.Store    // guarded by mu; results on their way; nil until they are needed
 	step      api.RunEvent   // guarded by mu; what is being done
 	status    work.Status    // guarded by mu; as the provider said last
 	suspected bool           // guarded by mu
@@ -83,7 +82,6 @@ func (a *Agent) newJob(rec record, f *files) (*job, error) {
 		lastBeat: time.Now(), news: make(chan struct{}), logNews: make(chan struct{}), stop: make(chan struct{}),
 		meter: meter.New(math.MaxUint64), sampled: a.clock(),
 	}
-	j.opened = sync.OnceValues(j.openStore)
 	if rec.GivenUp == nil && rec.Release != nil {
 		rec.GivenUp = &rec.Reason
 	}
@@ -217,14 +215,20 @@ func (j *job) useLease(ctx, working context.Context) error {
 	beside.Go(func() { j.keepLane(held) })
 	beside.Go(func() { j.keepWatch(held) })
 	beside.Go(func() { j.keepLog(held) })
-	beside.Go(func() { j.keepResults(working) })
+	syncing, enough := context.WithCancel(working)
+	defer enough()
+	var synced sync.WaitGroup
+	synced.Go(func() { j.keepResults(syncing) })
 	if err := j.prepare(working); err != nil && ctx.Err() == nil && !j.ending() {
 		j.log.Warn("job not started", "err", err)
 		if !j.asksState(working) { // the provider may have ended it, for a better reason
 			j.release(reasonOf(err))
 		}
 	}
-	if err := j.wait(ctx, func() bool { return j.ending() || j.complete() }); err != nil {
+	err := j.wait(ctx, func() bool { return j.ending() || j.complete() })
+	enough()
+	synced.Wait() // one at a time fetches results, and drops what it does not need
+	if err != nil {
 		return err
 	}
 	if !j.ending() {
@@ -301,9 +305,6 @@ func (j *job) closeFiles() {
 
 // lane names the job's lane in the ledger.
 func (j *job) lane() ledger.Lane { return ledger.Lane(j.id) }
-
-// channel is this account's with the job's provider.
-func (j *job) channel() ledger.Channel { return j.a.Books.Channel(j.offer.Account, j.offer.Unit) }
 
 // errBooks tells a fault of this side's ledger from one of the provider.
 func errBooks(err error) bool {

@@ -12,6 +12,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/meter"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/book"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
@@ -330,4 +331,123 @@ func TestBadResults(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A disk that can't be written is waited for: the results come home when it can.
+func TestDiskComesBack(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		folder(t, r, map[string]string{"a": "result"})
+		id := r.order(plenty)
+		must(t, os.WriteFile(r.agent.resultsDir(id), nil, 0o600)) // no folder can be made here
+		r.runs(id)
+		r.owner.ends()
+		time.Sleep(time.Minute)
+		if rec := r.job(id); rec.Final || rec.Results != resultsFetching {
+			t.Fatalf("gave up: %s", rec.Results)
+		}
+		must(t, os.Remove(r.agent.resultsDir(id)))
+		if rec := r.ends(id, time.Minute); rec.Results != resultsComplete || content(t, filepath.Join(rec.Output, "a")) != "result" {
+			t.Fatalf("results %s", rec.Results)
+		}
+	})
+}
+
+// Killed after the results landed and before the job was closed, the next process leaves them where they are.
+func TestKilledAfterLanding(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		folder(t, r, map[string]string{"a": "result"})
+		r.owner.ask = func(ctx context.Context, a work.Ask) (work.Status, error, bool) {
+			if a.Action == work.ActFetched {
+				<-ctx.Done() // the answer never comes
+			}
+			return work.Status{}, nil, false
+		}
+		id := r.order(plenty)
+		r.runs(id)
+		r.owner.ends()
+		r.until("the results", time.Minute, func() bool { return r.job(id).Results == resultsComplete })
+		r.stop()
+		r.start()
+		if rec := r.ends(id, 2*time.Minute); rec.Results != resultsComplete {
+			t.Fatalf("results %s", rec.Results)
+		}
+	})
+}
+
+// Every state has an end, whatever a provider says that goes on beating.
+func TestWindows(t *testing.T) {
+	refuse := func(_ context.Context, a work.Ask) (work.Status, error, bool) {
+		return work.Status{}, reason.Errorf(reason.NotPreparing, "still unpacking"), a.Action == work.ActStart
+	}
+	for name, c := range map[string]struct {
+		lie    func(*stranger)
+		budget money.Micro
+		want   reason.Code
+		limit  time.Duration
+	}{
+		"never starts":       {func(s *stranger) { s.ask = refuse }, plenty, reason.PrepareTimeout, prepareFor + time.Minute},
+		"runs over its term": {func(*stranger) {}, 30_000, reason.TermOver, graceEnd + time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				r.owner.t = t
+				c.lie(r.owner)
+				id := r.order(c.budget)
+				rec := r.ends(id, c.limit)
+				if rec.Reason.Code != c.want || rec.Paid > c.budget {
+					t.Fatalf("ended with %s, paid %v", rec.Reason, rec.Paid)
+				}
+				r.nothingHeld()
+			})
+		})
+	}
+}
+
+// Cancelled before the order is stored, nothing is held and no job is left; an offer whose provider is not there costs nothing either.
+func TestNothingHeld(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		<-r.agent.ready
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := r.agent.order(ctx, &planned{}, book.Found{}); !errors.Is(err, context.Canceled) {
+			t.Fatalf("ordered: %v", err)
+		}
+		r.owner.node.Close()
+		id := r.order(plenty)
+		rec := r.ends(id, time.Minute)
+		if rec.Lease != nil || rec.Deliver || !another(rec.Reason) {
+			t.Fatalf("ended with %s", rec.Reason)
+		}
+		r.nothingHeld()
+		if jobs, err := r.agent.Jobs(t.Context(), true); err != nil || len(jobs) != 1 {
+			t.Fatalf("%d jobs: %v", len(jobs), err)
+		}
+	})
+}
+
+// Once the lease has ended, results are waited for, but not for ever.
+func TestOverdueResults(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		id := r.order(plenty)
+		r.runs(id)
+		j := r.agent.find(id)
+		rec := j.record()
+		rec.State = work.Ended
+		now := time.Now()
+		time.Sleep(time.Second)
+		for _, c := range []struct {
+			silent time.Duration
+			ended  time.Time
+			over   bool
+		}{
+			{giveUp + time.Second, now, false}, {5*giveUp + time.Second, now, true}, {0, now, false}, {0, now.Add(-time.Hour), true},
+			{0, time.Time{}, false},
+		} {
+			if why := j.overdue(rec, c.silent, 0, c.ended); (why.Code == reason.ProviderGone) != c.over {
+				t.Errorf("%+v: %s", c, why)
+			}
+		}
+		r.owner.ends()
+		r.ends(id, time.Minute)
+	})
 }

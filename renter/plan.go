@@ -323,7 +323,8 @@ func (a *Agent) order(ctx context.Context, p *planned, f book.Found) (*job, erro
 // another reports whether a refusal is about this one offer, so that the next may do.
 func another(why reason.Reason) bool {
 	switch why.Code {
-	case reason.DeviceTaken, reason.OfferUnknown, reason.OfferExpired, reason.Measuring, reason.OwnerPaused, reason.OwnerUsing, reason.RuntimeDown:
+	case reason.DeviceTaken, reason.OfferUnknown, reason.OfferExpired, reason.Measuring, reason.OwnerPaused, reason.OwnerUsing, reason.RuntimeDown,
+		reason.ProviderGone:
 		return true
 	}
 	return false

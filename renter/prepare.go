@@ -72,7 +72,7 @@ func (j *job) startJob(ctx context.Context) error {
 	if err := j.update(ctx, func(r *record) { r.Asked = true }, nil); err != nil {
 		return err
 	}
-	for {
+	for pause := 250 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		_, err := j.askAgain(ctx, work.Ask{Action: work.ActStart})
 		if err == nil || !reason.Is(err, reason.NotPreparing) {
 			return err
@@ -83,7 +83,7 @@ func (j *job) startJob(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(250 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }

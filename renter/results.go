@@ -27,15 +27,18 @@ func (a *Agent) resultsDir(id market.LeaseID) string {
 	return filepath.Join(a.conf.Dir, "results", id.String())
 }
 
-func (j *job) openStore() (*blob.Store, error) {
-	s, err := blob.OpenStore(j.a.resultsDir(j.id), j.a.conf.Results)
-	if err != nil {
-		return nil, err
-	}
+// opened is the job's store. It is opened when it is needed, and again if that failed.
+func (j *job) opened() (*blob.Store, error) {
 	j.mu.Lock()
-	j.store = s
-	j.mu.Unlock()
-	return s, nil
+	defer j.mu.Unlock()
+	if j.store != nil {
+		return j.store, nil
+	}
+	s, err := blob.OpenStore(j.a.resultsDir(j.id), j.a.conf.Results)
+	if err == nil {
+		j.store = s
+	}
+	return s, err
 }
 
 // keepResults brings home what the job has written so far.
@@ -116,7 +119,8 @@ func (j *job) bringHome(ctx context.Context) {
 	j.mu.Lock()
 	final := j.status.Outputs
 	j.mu.Unlock()
-	home := final.IsZero()
+	results := j.record().Results // an earlier process may have been here
+	home := final.IsZero() || results == resultsComplete || results == resultsKept
 	if !home {
 		home = j.fetchFinal(ctx, final)
 	}

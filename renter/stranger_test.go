@@ -162,7 +162,7 @@ func (r *rig) until(what string, limit time.Duration, cond func() bool) time.Dur
 		if time.Since(start) > limit {
 			r.t.Fatalf("not in %v: %s", limit, what)
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(max(100*time.Millisecond, limit/1000))
 	}
 	return time.Since(start)
 }
