@@ -195,6 +195,25 @@ func TestSaysWhatCannotBe(t *testing.T) {
 	}
 }
 
+// A line that carries much and no beat is given up for another within seconds.
+func TestChatterIsNoLife(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		lanes := 0
+		r.owner.lane = func(ctx context.Context, s p2p.Stream) (bool, error) {
+			if lanes++; lanes > 1 {
+				return false, nil
+			}
+			return chatter(ctx, s)
+		}
+		id := r.order(plenty)
+		r.runs(id)
+		r.owner.ends()
+		if rec := r.ends(id, time.Minute); rec.Reason.Code != reason.Completed {
+			t.Fatalf("ended with %s", rec.Reason)
+		}
+	})
+}
+
 // chatter keeps the line busy and never beats.
 func chatter(ctx context.Context, s p2p.Stream) (bool, error) {
 	for ctx.Err() == nil {

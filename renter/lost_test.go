@@ -290,7 +290,10 @@ func TestOutputTaken(t *testing.T) {
 
 // Results that are not what their name says, or more than may be stored, are not taken, and the job ends all the same.
 func TestBadResults(t *testing.T) {
-	big := make([]byte, 3<<20)
+	zeros, random := make([]byte, 3<<20), make([]byte, 3<<20)
+	for i := range random {
+		random[i] = byte(i >> 20) // another chunk each
+	}
 	for name, lie := range map[string]func(*testing.T, *rig){
 		"no such blob": func(_ *testing.T, r *rig) { r.owner.outputs = wire.Sum("", []byte("x")) },
 		"other chunks": func(t *testing.T, r *rig) {
@@ -306,8 +309,8 @@ func TestBadResults(t *testing.T) {
 				}), nil
 			}
 		},
-		"over the quota":   func(t *testing.T, r *rig) { folder(t, r, map[string]string{"a": string(big) + "end"}) },
-		"one chunk, often": func(t *testing.T, r *rig) { folder(t, r, map[string]string{"a": string(big)}) },
+		"over the quota":   func(t *testing.T, r *rig) { folder(t, r, map[string]string{"a": string(random)}) },
+		"one chunk, often": func(t *testing.T, r *rig) { folder(t, r, map[string]string{"a": string(zeros)}) },
 		"no manifest": func(t *testing.T, r *rig) {
 			p := folder(t, r, map[string]string{"a": "x"})
 			r.owner.outputs = p.Manifest.Entries[0].Chunks[0]
@@ -449,5 +452,26 @@ func TestOverdueResults(t *testing.T) {
 		}
 		r.owner.ends()
 		r.ends(id, time.Minute)
+	})
+}
+
+// A release is delivered though nothing was ever owed: the provider would keep its device for a job that never comes.
+func TestReleaseIsDelivered(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.owner.ask = func(_ context.Context, a work.Ask) (work.Status, error, bool) {
+			return work.Status{}, reason.Errorf(reason.NotPreparing, "still unpacking"), a.Action == work.ActStart
+		}
+		id := r.order(plenty)
+		r.until("asked", time.Minute, func() bool { return r.job(id).Asked })
+		r.owner.node.Close()
+		if rec := r.ends(id, time.Minute); !rec.Deliver || rec.Paid != 0 {
+			t.Fatalf("to deliver: %v, paid %v", rec.Deliver, rec.Paid)
+		}
+		r.owner.join()
+		r.net.Mesh()
+		r.until("the delivery", time.Minute, func() bool { return !r.job(id).Deliver })
+		if r.owner.released != 1 || r.owner.state != work.Ended {
+			t.Fatalf("%d releases, lease %s", r.owner.released, r.owner.state)
+		}
 	})
 }

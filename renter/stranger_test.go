@@ -101,7 +101,7 @@ func (r *rig) start() {
 	must(r.t, err)
 	a, err := New(Deps{
 		Device: r.dev, Network: r.node, Books: r.books, Settle: s, Images: r, Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
-	}, Config{Network: testNet, Dir: r.dir, Results: 1 << 20, GiveUp: giveUp})
+	}, Config{Network: testNet, Dir: r.dir, Results: 2 << 20, GiveUp: giveUp})
 	must(r.t, err)
 	zero := time.Now()
 	a.clock = func() uint64 { return uint64(time.Since(zero) / time.Millisecond) }
