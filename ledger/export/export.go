@@ -4,6 +4,7 @@ package export
 
 import (
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -15,6 +16,50 @@ import (
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/p2p/identity"
 )
+
+// Format is a file format that [Write] knows.
+type Format string
+
+// The formats.
+const (
+	FormatCSV       Format = "csv"       // a line a posting; see [CSV]
+	FormatJSON      Format = "json"      // an object a posting, one a line; see [JSON]
+	FormatHledger   Format = "hledger"   // see [Hledger]
+	FormatBeancount Format = "beancount" // see [Beancount]
+)
+
+// Formats are all of them, the default first.
+func Formats() []Format { return []Format{FormatCSV, FormatJSON, FormatHledger, FormatBeancount} }
+
+// ErrFormat says that a format is none of [Formats].
+var ErrFormat = errors.New("unknown export format")
+
+// MediaType is what HTTP calls the format.
+func (f Format) MediaType() string {
+	switch f {
+	case FormatCSV:
+		return "text/csv; charset=utf-8; header=present"
+	case FormatJSON:
+		return "application/jsonl"
+	}
+	return "text/plain; charset=utf-8"
+}
+
+// Write writes entries, which must be all of a ledger's from its first on, in order, as f. The first error of entries or of w ends it;
+// what was written by then is not a whole export.
+func Write(w io.Writer, f Format, entries iter.Seq2[ledger.Entry, error]) error {
+	switch f {
+	case FormatCSV:
+		return CSV(w, Rows(entries))
+	case FormatJSON:
+		return JSON(w, Rows(entries))
+	case FormatHledger:
+		return Hledger(w, entries)
+	case FormatBeancount:
+		return Beancount(w, entries)
+	}
+	return fmt.Errorf("export as %q: %w", string(f), ErrFormat)
+}
 
 // Row is one posting of one entry. Texts may hold anything.
 type Row struct {

@@ -84,20 +84,21 @@ func (d Desk) entries(a huma.API) {
 			err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowLane(lane); return err })
 			return &serve.Body[statement.Statement]{Body: out}, fail(err)
 		})
-	huma.Register(a, serve.Op(http.MethodGet, "/ledger/export", "All postings as a file"), func(ctx context.Context, in *struct {
-		Format string `query:"format" enum:"csv" default:"csv"`
+	huma.Register(a, serve.Op(http.MethodGet, "/ledger/export", "All postings as a file"), func(_ context.Context, in *struct {
+		Format string `query:"format" enum:"csv,json,hledger,beancount" default:"csv"`
 	},
 	) (*huma.StreamResponse, error) {
+		format := export.Format(in.Format)
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			hc.SetHeader("Content-Type", "text/csv; charset=utf-8; header=present")
-			if err := d.exportCSV(hc); err != nil {
+			hc.SetHeader("Content-Type", format.MediaType())
+			if err := d.export(hc, format); err != nil {
 				panic(http.ErrAbortHandler) // the answer has begun: a cut connection is the only way to say that it is not whole
 			}
 		}}, nil
 	})
 }
 
-func (d Desk) exportCSV(hc huma.Context) error {
+func (d Desk) export(hc huma.Context, format export.Format) error {
 	w := bufio.NewWriter(hc.BodyWriter())
 	err := d.Books.View(hc.Context(), func(r *books.Reader) error {
 		var entries iter.Seq2[ledger.Entry, error] = func(yield func(ledger.Entry, error) bool) {
@@ -106,7 +107,7 @@ func (d Desk) exportCSV(hc huma.Context) error {
 				yield(ledger.Entry{}, err)
 			}
 		}
-		return export.CSV(w, export.Rows(entries))
+		return export.Write(w, format, entries)
 	})
 	return errors.Join(err, w.Flush())
 }
@@ -171,7 +172,7 @@ func (d Desk) settlements(a huma.API) {
 		huma.Register(a, serve.Op(http.MethodPost, path, summary), func(ctx context.Context, in *one) (*serve.Body[statement.Settlement], error) {
 			id, err := wire.ParseHash(in.ID)
 			if err != nil {
-				return nil, serve.Fail(http.StatusUnprocessableEntity, err, "`settle --list` shows the ids")
+				return nil, serve.Fail(http.StatusUnprocessableEntity, err, "`settle list` shows the ids; give one in full")
 			}
 			if err := f(ctx, id); err != nil {
 				return nil, fail(err)

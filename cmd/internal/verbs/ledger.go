@@ -1,18 +1,21 @@
 package verbs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/ledger/export"
 	"github.com/gpufair/gpufair/ledger/statement"
 )
 
@@ -207,36 +210,46 @@ func (d *Daemon) ledgerStatement() *cobra.Command {
 func (d *Daemon) ledgerExport() *cobra.Command {
 	var format, output string
 	c := &cobra.Command{
-		Use: "export", Short: "all postings as a file for a spreadsheet",
-		Example: fmt.Sprintf("  %s ledger export --format csv > ledger.csv", d.Name),
+		Use: "export", Short: "all postings as a file for a spreadsheet or a bookkeeping program",
+		Long: "csv and json have a line for each posting; hledger and beancount are what `hledger check --strict` and `bean-check` accept.\n" +
+			"Amounts are exact in all of them, to the millionth.",
+		Example: fmt.Sprintf("  %s ledger export --format csv > ledger.csv\n  %s ledger export --format hledger -o gpufair.journal", d.Name, d.Name),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if format != "csv" {
-				return cli.Usagef("give --format csv", "--format %q: csv is what there is", cli.Clean(format))
+			if !slices.Contains(export.Formats(), export.Format(format)) {
+				return cli.Usagef("give one of csv, json, hledger, beancount", "--format %q: no such format", cli.Clean(format))
 			}
-			c, err := d.Dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			body, err := c.Raw(cmd.Context(), http.MethodGet, "/ledger/export?format=csv", nil)
-			if err != nil {
-				return d.Explain("export the ledger", err)
-			}
-			defer body.Close()
-			if output == "" {
-				_, err = io.Copy(d.Out, body)
-				return d.Explain("export the ledger", err)
-			}
-			f, err := os.OpenFile(output, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-			if err != nil {
-				return cli.Fail(cli.ExitSystem, "export the ledger", err, "give the name of a file that is not there yet")
-			}
-			_, err = io.Copy(f, body)
-			return d.Explain("export the ledger", errors.Join(err, f.Sync(), f.Close()))
+			return d.download(cmd.Context(), "export the ledger", "/ledger/export?format="+format, output)
 		},
 	}
-	c.Flags().StringVar(&format, "format", "csv", "csv")
+	c.Flags().StringVar(&format, "format", string(export.FormatCSV), "csv, json, hledger or beancount")
 	c.Flags().StringVarP(&output, "output", "o", "", "write to this new `file` instead of stdout")
 	return c
+}
+
+// download writes what the daemon answers to stdout, or to a new file.
+func (d *Daemon) download(ctx context.Context, what, path, output string) error {
+	c, err := d.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	body, err := c.Raw(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return d.Explain(what, err)
+	}
+	defer body.Close()
+	if output == "" {
+		_, err = io.Copy(d.Out, body)
+		return d.Explain(what, err)
+	}
+	f, err := os.OpenFile(output, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return cli.Fail(cli.ExitSystem, what, err, "give the name of a file that is not there yet")
+	}
+	_, err = io.Copy(f, body)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		err = errors.Join(err, os.Remove(output)) // half a file is worse than none
+	}
+	return d.Explain(what, err)
 }
 
 func orDash(s string) string {

@@ -210,4 +210,27 @@ func TestExport(t *testing.T) {
 	if b, err := os.ReadFile(file); err != nil || string(b) != "time,entry\n" {
 		t.Errorf("the file: %q %v", b, err)
 	}
+	mux = http.NewServeMux()
+	mux.HandleFunc("GET /v1/ledger/export", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, r.URL.Query().Get("format"))
+		if r.URL.Query().Get("format") == "json" {
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+	})
+	for _, f := range []string{"csv", "hledger", "beancount"} {
+		if code, out, _ := verb(t, mux, "ledger", "export", "--format", f); code != cli.ExitOK || out != f+"\n" {
+			t.Errorf("export as %s: %d %q", f, code, out)
+		}
+	}
+	if code, _, errs := verb(t, mux, "ledger", "export", "--format", "pdf"); code != cli.ExitUsage || !strings.Contains(errs, "hledger") {
+		t.Errorf("export as pdf: %d %s", code, errs)
+	}
+	cut := filepath.Join(t.TempDir(), "cut.json")
+	if code, _, errs := verb(t, mux, "ledger", "export", "--format", "json", "-o", cut); code == cli.ExitOK {
+		t.Errorf("a cut answer: %d %s", code, errs)
+	}
+	if _, err := os.Stat(cut); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("half a file is left: %v", err)
+	}
 }
