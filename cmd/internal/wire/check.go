@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/ledger/badger"
@@ -92,7 +93,7 @@ func checkUDP() []local.Check {
 	if len(small) == 0 {
 		return []local.Check{Check("udp buffers", "large enough for QUIC")}
 	}
-	return []local.Check{Finding(LevelNote, "udp buffers", fmt.Sprintf("%q: QUIC is slower than it could be", small),
+	return []local.Check{Finding(LevelNote, "udp buffers", strings.Join(small, ", ")+": QUIC is slower than it could be",
 		"sysctl -w net.core.rmem_max=7500000 net.core.wmem_max=7500000")}
 }
 
@@ -118,5 +119,5 @@ func (b *Base) liveChecks() []local.Check {
 	} else {
 		out = append(out, Check("peers", "%d connected", n))
 	}
-	return append(out, Check("addresses", "%q", b.Network.Addrs()))
+	return append(out, Check("addresses", "%s", strings.Join(b.Network.Addrs(), ", ")))
 }
