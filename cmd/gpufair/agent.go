@@ -63,6 +63,7 @@ func (a *app) serve(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
+	log.Info("agent starts", "version", cli.ThisBuild().Version, "pid", os.Getpid(), "state", dirs.State)
 	unlock, err := a.alone(ctx, dirs)
 	if err != nil {
 		return err
@@ -86,7 +87,7 @@ func (a *app) serve(ctx context.Context, s settings) error {
 		return errors.Join(cli.Fail(cli.ExitSystem, "start the agent", err, "the folder "+base.State+" must belong to this user"), base.Close())
 	}
 	operations(base.Server.API(), base, agent, stop)
-	log.Info("agent runs", "version", cli.ThisBuild().Version, "pid", os.Getpid(), "account", base.Device.Account(), "socket", base.Socket)
+	log.Info("agent runs", "account", base.Device.Account(), "socket", base.Socket)
 	err = base.Run(ctx, wire.Part{Name: "jobs", Run: agent.Run})
 	log.Info("agent stops", "err", err)
 	return errors.Join(err, agent.Close(), base.Close())

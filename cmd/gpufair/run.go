@@ -38,15 +38,14 @@ if you stopped it before the order was sent.`
 
 // runFlags is what the person typed.
 type runFlags struct {
-	req     api.RunRequest
-	env     []string
-	labels  []string
-	memory  string
-	term    string
-	wait    string
-	detach  bool
-	yes     bool
-	command []string
+	req    api.RunRequest
+	env    []string
+	labels []string
+	memory string
+	term   string
+	wait   string
+	detach bool
+	yes    bool
 }
 
 func (a *app) runCommand() *cobra.Command {
