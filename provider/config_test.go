@@ -34,7 +34,7 @@ func TestConfig(t *testing.T) {
 			c.Lots[1].Cores = []int{1, 0}
 		},
 		"shortest":     func(c *Config) { c.Lots[0].MaxTerm = time.Second },
-		"longest term":   func(c *Config) { c.Lots[0].MaxTerm = (market.MaxTerm + 1) * time.Second },
+		"longest term": func(c *Config) { c.Lots[0].MaxTerm = (market.MaxTerm + 1) * time.Second },
 		"needs a core": func(c *Config) { c.Lots[0].Cores = nil },
 		"16 MiB":       func(c *Config) { c.Lots[0].DiskMiB = 0 },
 		"TiB":          func(c *Config) { c.Lots[0].MemoryMiB = 1 << 60 },

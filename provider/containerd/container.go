@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"path/filepath"
 	"regexp"
@@ -63,9 +64,7 @@ func (c *Client) Create(ctx context.Context, req provider.CreateRequest) (provid
 		return provider.Created{}, c.fail(err, "create container %s: image %s", req.ID, req.Image)
 	}
 	labels := map[string]string{labelRecord: req.Record}
-	for k, v := range req.Labels {
-		labels[k] = v
-	}
+	maps.Copy(labels, req.Labels)
 	ct, err := c.client.NewContainer(ctx, req.ID,
 		containerd.WithSnapshotter(snapshotter), containerd.WithNewSnapshot(req.ID, img), containerd.WithContainerLabels(labels),
 		containerd.WithRuntime(runtimeName, &options.Options{Root: c.config.RuntimeRoot}),

@@ -126,7 +126,6 @@ type party struct {
 	t    *testing.T
 	name string
 	dir  string
-	port string
 	conf wire.Config
 
 	base   *wire.Base
@@ -206,7 +205,6 @@ type owner struct {
 	m     *fair
 	conf  provider.Config
 	agent *provider.Agent
-	close func()
 }
 
 // price is 3.6 CREDIT an hour: 1,000 micro-units a second.
