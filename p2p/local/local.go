@@ -164,6 +164,11 @@ func (c *Client) explain(err error) error {
 	case errors.As(err, &op) && op.Op == "dial":
 		return fmt.Errorf("no daemon listens on %s: %w", c.path, ErrNotRunning)
 	}
+	conn, gone := net.Dial("unix", c.path)
+	if gone != nil { // it was killed while the request waited to be answered
+		return fmt.Errorf("the daemon on %s has just ended: %w", c.path, ErrNotRunning)
+	}
+	conn.Close()
 	return fmt.Errorf("talk to the daemon on %s: %w", c.path, err)
 }
 
