@@ -2,6 +2,7 @@ package market
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"github.com/gpufair/gpufair/benchmark"
@@ -260,10 +261,8 @@ func DoubleLease(rawA, rawB []byte) (SlotGeneration, bool, error) {
 		return SlotGeneration{}, false, nil
 	}
 	for _, s := range a.Slots {
-		for _, t := range b.Slots {
-			if s == t {
-				return s, true, nil
-			}
+		if slices.Contains(b.Slots, s) {
+			return s, true, nil
 		}
 	}
 	return SlotGeneration{}, false, nil

@@ -102,17 +102,18 @@ func openBLASName(config, core string) string {
 
 // goBLAS is gonum, which spreads a product over GOMAXPROCS goroutines by itself.
 func goBLAS() library {
-	name := "gonum"
+	var name strings.Builder
+	name.WriteString("gonum")
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
 			if m.Path == "gonum.org/v1/gonum" {
-				name += " " + strings.TrimPrefix(m.Version, "v")
+				name.WriteString(" " + strings.TrimPrefix(m.Version, "v"))
 			}
 		}
 	}
 	var impl gonum.Implementation
 	return library{
-		family: benchmark.KernelGonum, name: name,
+		family: benchmark.KernelGonum, name: name.String(),
 		sgemm: func(n int, a, b, c []float32) {
 			impl.Sgemm(blas.NoTrans, blas.NoTrans, n, n, n, 1, a, n, b, n, 0, c, n)
 		},

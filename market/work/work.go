@@ -3,6 +3,8 @@
 package work
 
 import (
+	"slices"
+
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/reason"
@@ -74,12 +76,7 @@ var next = map[State][]State{
 
 // Can reports whether a lease may go from s to t.
 func (s State) Can(t State) bool {
-	for _, n := range next[s] {
-		if n == t {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(next[s], t)
 }
 
 // Spec is a job. Its image and inputs are named by digest, so that the spec's hash says exactly what runs.

@@ -113,15 +113,17 @@ func TestDecoderRefuses(t *testing.T) {
 }
 
 func TestDeepAndWideUnknownValuesAreRefused(t *testing.T) {
-	deep := "a1 18ff"
+	var deep strings.Builder
+	deep.WriteString("a1 18ff")
 	for range maxNesting + 1 {
-		deep += "81"
+		deep.WriteString("81")
 	}
-	wide := "a1 18ff b90101"
+	var wide strings.Builder
+	wide.WriteString("a1 18ff b90101")
 	for i := range maxPairs + 1 {
-		wide += hex.EncodeToString([]byte{0x19, byte(i >> 8), byte(i), 0})
+		wide.WriteString(hex.EncodeToString([]byte{0x19, byte(i >> 8), byte(i), 0}))
 	}
-	for name, s := range map[string]string{"deep": deep + "01", "wide": wide, "tag": "a1 18ff c100", "indefinite": "a1 18ff 9fff"} {
+	for name, s := range map[string]string{"deep": deep.String() + "01", "wide": wide.String(), "tag": "a1 18ff c100", "indefinite": "a1 18ff 9fff"} {
 		var r record
 		if err := Unmarshal(unhex(t, s), &r); !errors.Is(err, ErrFormat) {
 			t.Errorf("%s: %v", name, err)

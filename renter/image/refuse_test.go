@@ -222,7 +222,7 @@ func TestRefusesHugeIndexes(t *testing.T) {
 	all = nil
 	for i := range maxSmall/maxManifest + 1 {
 		pad := bytes.Repeat([]byte(" "), maxManifest-3)
-		d, e := listing(append([]byte(fmt.Sprintf("{}%c", ' '+rune(i%2))), pad[i:]...), v1.Descriptor{MediaType: types.OCIManifestSchema1})
+		d, e := listing(append(fmt.Appendf(nil, "{}%c", ' '+rune(i%2)), pad[i:]...), v1.Descriptor{MediaType: types.OCIManifestSchema1})
 		fat.Manifests, all = append(fat.Manifests, d), append(all, e)
 	}
 	refuses(t, put(t, "a.tar", tarOf(append(all, file("index.json", encode(fat)))...)), ErrNotImage, "together")
