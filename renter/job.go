@@ -242,6 +242,9 @@ func reasonOf(err error) reason.Reason {
 	if why, ok := reason.Of(err); ok {
 		return why.Clean()
 	}
+	if unknown(err) && !errors.Is(err, blob.ErrNotFound) && !errors.Is(err, blob.ErrForbidden) {
+		return reason.New(reason.ProviderGone, "the provider says that it has no such lease")
+	}
 	return reason.New(reason.StartFailed, "%v", err).Clean()
 }
 
