@@ -443,7 +443,10 @@ func TestOverdueResults(t *testing.T) {
 			ended  time.Time
 			over   bool
 		}{
-			{giveUp + time.Second, now, false}, {5*giveUp + time.Second, now, true}, {0, now, false}, {0, now.Add(-time.Hour), true},
+			{giveUp + time.Second, now, false},
+			{5*giveUp + time.Second, now, true},
+			{0, now, false},
+			{0, now.Add(-time.Hour), true},
 			{0, time.Time{}, false},
 		} {
 			if why := j.overdue(rec, c.silent, 0, c.ended); (why.Code == reason.ProviderGone) != c.over {
