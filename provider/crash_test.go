@@ -18,11 +18,42 @@ import (
 // kill -9 in any state, then start: each lease goes on or ends in exactly one way, its container is adopted or swept, its device is free
 // in the end, nothing is billed that no tick recorded, and the next lease has the next generation.
 func TestCrash(t *testing.T) {
-	for name, c := range map[string]struct {
-		until func(*rig) *keeper // brings a lease to where the process dies
-		then  func(*rig, market.LeaseID)
-		why   string
-	}{
+	for name, c := range crashes() {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				r.paying.Store(true)
+				k := c.until(r)
+				began, before := time.Now(), k.look().billable
+				r.crash()
+				if c.then != nil {
+					c.then(r, k.id)
+				}
+				for r.stored(k.id).State != work.Ended && time.Since(began) < 15*time.Minute {
+					time.Sleep(time.Second)
+				}
+				rec := r.over(k.id, c.why)
+				if most := before + uint64(time.Since(began)/time.Millisecond); rec.Billable > most {
+					t.Errorf("billed %d ms, at most %d ran", rec.Billable, most)
+				}
+				r.runtime.set(func() { r.runtime.deaf = false })
+				if next := r.sell(); next.lease.Slots[0].Generation != 2 {
+					t.Errorf("the next lease has generation %d", next.lease.Slots[0].Generation)
+				}
+			})
+		})
+	}
+}
+
+// crash is a state to die in.
+type crash struct {
+	until func(*rig) *keeper // brings a lease to where the process dies
+	then  func(*rig, market.LeaseID)
+	why   string
+}
+
+func crashes() map[string]crash {
+	all := crashesOfRuntime()
+	for name, c := range map[string]crash{
 		"agreed": {until: (*rig).sell, why: "not_ready"},
 		"preparing": {until: func(r *rig) *keeper {
 			k := r.sell()
@@ -52,12 +83,6 @@ func TestCrash(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			r.runtime.exit(0, time.Now())
 		}, why: "completed"},
-		"running, and its container is gone": {until: func(r *rig) *keeper {
-			k := r.run()
-			time.Sleep(25 * time.Second)
-			r.runtime.set(func() { clear(r.runtime.jobs) })
-			return k
-		}, why: "runtime_lost"},
 		"paused": {until: func(r *rig) *keeper {
 			k := r.run()
 			r.paying.Store(false)
@@ -71,6 +96,21 @@ func TestCrash(t *testing.T) {
 			must(r.t, err)
 			return k
 		}, why: "stopped_renter"},
+	} {
+		all[name] = c
+	}
+	return all
+}
+
+// crashesOfRuntime are those in which the runtime fails, too.
+func crashesOfRuntime() map[string]crash {
+	return map[string]crash{
+		"running, and its container is gone": {until: func(r *rig) *keeper {
+			k := r.run()
+			time.Sleep(25 * time.Second)
+			r.runtime.set(func() { clear(r.runtime.jobs) })
+			return k
+		}, why: "runtime_lost"},
 		"ended, and the runtime is down": {until: func(r *rig) *keeper {
 			k := r.run()
 			r.runtime.set(func() { r.runtime.down = true })
@@ -97,29 +137,6 @@ func TestCrash(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			r.runtime.exit(0, time.Now())
 		}, why: "completed"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *rig) {
-				r.paying.Store(true)
-				k := c.until(r)
-				began, before := time.Now(), k.look().billable
-				r.crash()
-				if c.then != nil {
-					c.then(r, k.id)
-				}
-				for r.stored(k.id).State != work.Ended && time.Since(began) < 15*time.Minute {
-					time.Sleep(time.Second)
-				}
-				rec := r.over(k.id, c.why)
-				if most := before + uint64(time.Since(began)/time.Millisecond); rec.Billable > most {
-					t.Errorf("billed %d ms, at most %d ran", rec.Billable, most)
-				}
-				r.runtime.set(func() { r.runtime.deaf = false })
-				if next := r.sell(); next.lease.Slots[0].Generation != 2 {
-					t.Errorf("the next lease has generation %d", next.lease.Slots[0].Generation)
-				}
-			})
-		})
 	}
 }
 

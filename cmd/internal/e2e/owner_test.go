@@ -182,22 +182,7 @@ func TestStrangersAtTheDoor(t *testing.T) {
 	if p2p.KindOf(err) != p2p.KindForbidden {
 		t.Errorf("log: %v", err)
 	}
-	store, err := blob.OpenStore(t.TempDir(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	have, err := store.Put(t.Context(), []byte("a stranger's"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := blob.Client{Network: self, Protocol: protocol(work.ProtoBlob), Peer: to, Lease: hash.Hash(id)}
-	if err := files.Push(t.Context(), store, have, nil); !errors.Is(err, blob.ErrForbidden) {
-		t.Errorf("push: %v", err)
-	}
-	if err := files.Fetch(t.Context(), store, hash.Sum("", []byte("y")), nil); !errors.Is(err, blob.ErrForbidden) {
-		t.Errorf("fetch: %v", err)
-	}
+	strangeBlobs(t, blob.Client{Network: self, Protocol: protocol(work.ProtoBlob), Peer: to, Lease: hash.Hash(id)})
 	for _, name := range []string{work.ProtoJob, work.ProtoLane, work.ProtoLogs, work.ProtoBlob, work.ProtoPassport, work.ProtoTrade} {
 		for what, b := range map[string][]byte{
 			"garbage": bytes.Repeat([]byte{0xff}, 64), "a huge frame": append([]byte{0xff, 0xff, 0xff, 0x7f}, make([]byte, 1<<20)...),
@@ -214,6 +199,26 @@ func TestStrangersAtTheDoor(t *testing.T) {
 	}
 	r.ends(id, 20*time.Second)
 	sameMoney(t, o, r, id)
+}
+
+// strangeBlobs pushes and fetches what the client may not.
+func strangeBlobs(t *testing.T, files blob.Client) {
+	t.Helper()
+	store, err := blob.OpenStore(t.TempDir(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	have, err := store.Put(t.Context(), []byte("a stranger's"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := files.Push(t.Context(), store, have, nil); !errors.Is(err, blob.ErrForbidden) {
+		t.Errorf("push: %v", err)
+	}
+	if err := files.Fetch(t.Context(), store, hash.Sum("", []byte("y")), nil); !errors.Is(err, blob.ErrForbidden) {
+		t.Errorf("fetch: %v", err)
+	}
 }
 
 // annoy sends bytes and reads until the other side has enough: soon, and without sending much.
