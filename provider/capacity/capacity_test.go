@@ -2,6 +2,7 @@ package capacity_test
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -21,86 +22,93 @@ func taken(err error) bool        { r, ok := reason.Of(err); return ok && r.Code
 // Whatever happens in whatever order: a device has one lease at most, and its generation counts its leases and never falls.
 func TestOneLeaseADevice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		table := capacity.New([]capacity.Slot{{Device: dev(1), Generation: 7}})
-		table.Add(dev(1))
-		table.Add(dev(2))
-		devices := []wire.Hash{dev(1), dev(2)}
-		generation := map[wire.Hash]uint64{dev(1): 7}
-		has := map[wire.Hash]market.LeaseID{}
-		used := map[wire.Hash]func(){}
-		next := byte(0)
-		t.Repeat(map[string]func(*rapid.T){
-			"lease": func(t *rapid.T) {
-				next++
-				n := rapid.IntRange(1, 3).Draw(t, "n")
-				c, err := table.Request(lease(next), devices, n)
-				if free := 2 - len(has) - len(used); (n <= free) != (err == nil) {
-					t.Fatalf("%d of %d free: %v", n, free, err)
-				}
-				if err != nil {
-					return
-				}
-				if _, err := table.Request(lease(99), devices, 3-n-len(has)-len(used)); err == nil {
-					t.Fatal("a claimed device was claimed")
-				}
-				slots := c.Secure()
-				if rapid.Bool().Draw(t, "withdraw") {
-					c.Withdraw()
-					return
-				}
-				c.Commit()
-				for _, s := range slots {
-					generation[s.Device]++
-					has[s.Device] = lease(next)
-					if s.Generation != generation[s.Device] {
-						t.Fatalf("generation %d, want %d", s.Generation, generation[s.Device])
-					}
-				}
-			},
-			"free": func(*rapid.T) {
-				for d, l := range has {
-					table.Free(l)
-					for e, m := range has {
-						if m == l && e != d {
-							delete(has, e)
-						}
-					}
-					delete(has, d)
-					return
-				}
-			},
-			"occupy": func(t *rapid.T) {
-				d := devices[rapid.IntRange(0, 1).Draw(t, "device")]
-				release, err := table.Occupy(d, "measuring")
-				_, leased := has[d]
-				if busy := leased || used[d] != nil; busy != (err != nil) || err != nil && !taken(err) {
-					t.Fatalf("busy %v: %v", busy, err)
-				}
-				if err == nil {
-					used[d] = release
-				}
-			},
-			"release": func(*rapid.T) {
-				for d, release := range used {
-					release()
-					delete(used, d)
-					return
-				}
-			},
-			"": func(t *rapid.T) {
-				for _, d := range devices {
-					s, ok := table.Look(d)
-					l, leased := has[d]
-					if !ok || s.Generation != generation[d] || leased != (s.Lease != nil) || leased && *s.Lease != l {
-						t.Fatalf("%+v, want lease %v %v generation %d", s, l, leased, generation[d])
-					}
-					if s.Available() != (!leased && used[d] == nil) {
-						t.Fatalf("available %v", s.Available())
-					}
-				}
-			},
-		})
+		m := &model{
+			table: capacity.New([]capacity.Slot{{Device: dev(1), Generation: 7}}), devices: []wire.Hash{dev(1), dev(2)},
+			generation: map[wire.Hash]uint64{dev(1): 7}, has: map[wire.Hash]market.LeaseID{}, used: map[wire.Hash]func(){},
+		}
+		m.table.Add(dev(1))
+		m.table.Add(dev(2))
+		t.Repeat(map[string]func(*rapid.T){"lease": m.lease, "free": m.free, "occupy": m.occupy, "release": m.release, "": m.check})
 	})
+}
+
+// model is what a table of two devices must do, kept the simple way.
+type model struct {
+	table      *capacity.Table
+	devices    []wire.Hash
+	generation map[wire.Hash]uint64
+	has        map[wire.Hash]market.LeaseID
+	used       map[wire.Hash]func()
+	next       byte
+}
+
+func (m *model) lease(t *rapid.T) {
+	m.next++
+	n := rapid.IntRange(1, 3).Draw(t, "n")
+	c, err := m.table.Request(lease(m.next), m.devices, n)
+	if free := 2 - len(m.has) - len(m.used); (n <= free) != (err == nil) {
+		t.Fatalf("%d of %d free: %v", n, free, err)
+	}
+	if err != nil {
+		return
+	}
+	if _, err := m.table.Request(lease(99), m.devices, 3-n-len(m.has)-len(m.used)); err == nil {
+		t.Fatal("a claimed device was claimed")
+	}
+	slots := c.Secure()
+	if rapid.Bool().Draw(t, "withdraw") {
+		c.Withdraw()
+		return
+	}
+	c.Commit()
+	for _, s := range slots {
+		m.generation[s.Device]++
+		m.has[s.Device] = lease(m.next)
+		if s.Generation != m.generation[s.Device] {
+			t.Fatalf("generation %d, want %d", s.Generation, m.generation[s.Device])
+		}
+	}
+}
+
+func (m *model) free(*rapid.T) {
+	for d, l := range m.has {
+		m.table.Free(l)
+		maps.DeleteFunc(m.has, func(e wire.Hash, other market.LeaseID) bool { return e == d || other == l })
+		return
+	}
+}
+
+func (m *model) occupy(t *rapid.T) {
+	d := m.devices[rapid.IntRange(0, 1).Draw(t, "device")]
+	release, err := m.table.Occupy(d, "measuring")
+	_, leased := m.has[d]
+	if busy := leased || m.used[d] != nil; busy != (err != nil) || err != nil && !taken(err) {
+		t.Fatalf("busy %v: %v", busy, err)
+	}
+	if err == nil {
+		m.used[d] = release
+	}
+}
+
+func (m *model) release(*rapid.T) {
+	for d, release := range m.used {
+		release()
+		delete(m.used, d)
+		return
+	}
+}
+
+func (m *model) check(t *rapid.T) {
+	for _, d := range m.devices {
+		s, ok := m.table.Look(d)
+		l, leased := m.has[d]
+		if !ok || s.Generation != m.generation[d] || leased != (s.Lease != nil) || leased && *s.Lease != l {
+			t.Fatalf("%+v, want lease %v %v generation %d", s, l, leased, m.generation[d])
+		}
+		if s.Available() != (!leased && m.used[d] == nil) {
+			t.Fatalf("available %v", s.Available())
+		}
+	}
 }
 
 // A problem that is found while a device is in use stays after the use.
