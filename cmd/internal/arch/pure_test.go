@@ -9,7 +9,7 @@ import (
 // pure are the packages that take values and give values.
 var pure = []string{
 	"market", "market/work", "market/query", "market/auction", "market/book", "market/reason",
-	"ledger", "ledger/money", "ledger/voucher", "ledger/meter", "ledger/history",
+	"ledger", "ledger/money", "ledger/voucher", "ledger/meter", "ledger/history", "ledger/proof", "ledger/export",
 	"benchmark", "provider/sandbox", "provider/schedule",
 }
 

@@ -1,0 +1,181 @@
+// Package proof is one file that shows a third person what a lease came to: the signed records of a lane, the entries that one side
+// booked for it, and the proofs that they stand in that side's signed log. It owns the file's format and its check, which needs neither
+// daemon nor store. It refuses to know where records come from and what a lease is: the market's records are named attachments, of which
+// it checks only signatures and that they are about the lane.
+package proof
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/history"
+	"github.com/gpufair/gpufair/ledger/meter"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// Limits of a file.
+const (
+	MaxFile        = 8 << 20 // bytes: 1,024 entries have about 1 MiB, 64 settlements of both sides at most 3 MiB
+	MaxEntries     = 1024    // the newest of the lane; the vouchers are cumulative, so older ones are not needed to show an amount
+	MaxSettlements = 64      // the newest
+	MaxAttachments = 8       // accept, lease, ready, release, end
+	MaxDelegations = 256     // of every device that signed
+	maxVouchers    = 8       // opening, acknowledged, newest, and two with one sequence
+	maxExtensions  = 256     // a checkpoint in every record
+	maxName        = 64      // bytes of an attachment's name
+)
+
+// version is of the file format.
+const version = 1
+
+// File is what a proof file holds. Nothing in it is believed for its own sake: every figure that a check gives follows from signed bytes.
+type File struct {
+	Version     uint16             `cbor:"1,keyasint"`
+	Account     identity.AccountID `cbor:"2,keyasint"` // whose ledger made the file
+	Channel     ledger.Channel     `cbor:"3,keyasint"`
+	Lane        ledger.Lane        `cbor:"4,keyasint"`
+	Delegations [][]byte           `cbor:"5,keyasint"`            // of the devices that signed
+	Vouchers    [][]byte           `cbor:"6,keyasint"`            // in the order of their sequence: opening, newest with a receipt, newest; fraud beside its twin
+	Receipt     []byte             `cbor:"7,keyasint,omitempty"`  // for the newest voucher that has one
+	Segments    []meter.Segment    `cbor:"8,keyasint,omitempty"`  // from which the newest voucher was computed; only its signer has them
+	Settlements []Settlement       `cbor:"9,keyasint,omitempty"`  // that list the lane
+	Checkpoint  []byte             `cbor:"10,keyasint"`           // head of Account's log, a signed note
+	Entries     []Entry            `cbor:"11,keyasint,omitempty"` // of the lane and its settlements, in the log's order
+	Extensions  []Extension        `cbor:"12,keyasint,omitempty"` // from the checkpoints in the records to Checkpoint
+	Older       Older              `cbor:"13,keyasint"`           // what was left out
+	Attachments []Attachment       `cbor:"14,keyasint,omitempty"`
+}
+
+// Settlement is a settlement with the signatures that it has.
+type Settlement struct {
+	Proposal []byte `cbor:"1,keyasint"`
+	Counter  []byte `cbor:"2,keyasint,omitempty"`
+}
+
+// Entry is an entry of the log with its inclusion proof.
+type Entry struct {
+	Index uint64      `cbor:"1,keyasint"`
+	Leaf  []byte      `cbor:"2,keyasint"` // salt and exact bytes
+	Proof []wire.Hash `cbor:"3,keyasint"`
+}
+
+// Extension is the proof that the log of Checkpoint begins with its first Size entries as they were.
+type Extension struct {
+	Size  uint64      `cbor:"1,keyasint"`
+	Proof []wire.Hash `cbor:"2,keyasint"`
+}
+
+// Older counts what was left out for the limits' sake.
+type Older struct {
+	Entries     uint64 `cbor:"1,keyasint"`
+	Settlements uint64 `cbor:"2,keyasint"`
+}
+
+// Attachment is a signed record of another wing. Its name is the record's domain.
+type Attachment struct {
+	Name string `cbor:"1,keyasint"`
+	Data []byte `cbor:"2,keyasint"`
+}
+
+// ErrFile says that bytes are not a proof file, or a damaged one.
+var ErrFile = errors.New("not a whole proof file")
+
+// magic begins every file; the number is the format's version.
+const magic = "gpufair-proof/1 "
+
+// sumDomain is of the sum over the body, which tells a damaged file from one that somebody changed.
+const sumDomain = "gpufair/proof/1"
+
+// Encode gives the file's bytes: a line of text with the format's name and the sum over the rest, then deterministic CBOR.
+func (f File) Encode() ([]byte, error) {
+	f.Version = version
+	body, err := wire.Marshal(f)
+	if err != nil {
+		return nil, fmt.Errorf("proof of lane %s: %w", f.Lane.Short(), err)
+	}
+	out := append([]byte(magic+wire.Sum(sumDomain, body).String()+"\n"), body...)
+	if len(out) > MaxFile {
+		return nil, fmt.Errorf("proof of lane %s of %d bytes: %w (limit %d)", f.Lane.Short(), len(out), wire.ErrTooLarge, MaxFile)
+	}
+	return out, nil
+}
+
+// Decode reads what [File.Encode] gave, and nothing else. It checks the form only: see [Check]. Errors wrap ErrFile.
+func Decode(raw []byte) (File, error) {
+	if len(raw) > MaxFile {
+		return File{}, fmt.Errorf("read %d bytes: %w: the limit is %d", len(raw), ErrFile, MaxFile)
+	}
+	head, body, whole := bytes.Cut(raw, []byte("\n"))
+	sum, ours := strings.CutPrefix(string(head), magic)
+	switch {
+	case !whole || !ours:
+		return File{}, fmt.Errorf("read the first line: %w: it does not begin with %q; another release may have made it", ErrFile, magic)
+	case sum != wire.Sum(sumDomain, body).String():
+		return File{}, fmt.Errorf("compare the sum: %w: bytes were changed or are missing; ask for the file again", ErrFile)
+	}
+	var f File
+	if err := wire.UnmarshalStrict(body, &f); err != nil {
+		return File{}, fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	again, err := wire.Marshal(f)
+	if err != nil || !bytes.Equal(again, body) {
+		return File{}, fmt.Errorf("%w: it is not in its one form", ErrFile)
+	}
+	return f, f.validate()
+}
+
+// validate checks version and counts.
+func (f File) validate() error {
+	if f.Version != version {
+		return fmt.Errorf("%w: version %d; another release made it", ErrFile, f.Version)
+	}
+	for what, c := range map[string][2]int{
+		"delegations": {len(f.Delegations), MaxDelegations}, "vouchers": {len(f.Vouchers), maxVouchers}, "entries": {len(f.Entries), MaxEntries + MaxSettlements},
+		"settlements": {len(f.Settlements), MaxSettlements}, "extensions": {len(f.Extensions), maxExtensions},
+		"attachments": {len(f.Attachments), MaxAttachments}, "segments": {len(f.Segments), meter.MaxSegments},
+	} {
+		if c[0] > c[1] {
+			return fmt.Errorf("%w: %d %s, want at most %d", ErrFile, c[0], what, c[1])
+		}
+	}
+	for _, a := range f.Attachments {
+		if a.Name == "" || len(a.Name) > maxName || len(a.Data) > identity.MaxEnvelope {
+			return fmt.Errorf("%w: attachment %q of %d bytes", ErrFile, a.Name, len(a.Data))
+		}
+	}
+	return nil
+}
+
+// Hashes makes the hashes of a proof of [history] ones of a file.
+func Hashes(from []history.Hash) []wire.Hash {
+	out := make([]wire.Hash, len(from))
+	for i, h := range from {
+		out[i] = wire.Hash(h)
+	}
+	return out
+}
+
+func hashes(from []wire.Hash) []history.Hash {
+	out := make([]history.Hash, len(from))
+	for i, h := range from {
+		out[i] = history.Hash(h)
+	}
+	return out
+}
+
+// about is what is read of an attachment: header and delegation as in every record, and under key 5 what it is about.
+type about struct {
+	identity.Header
+	Delegation wire.Hash `cbor:"4,keyasint"`
+	Lane       wire.Hash `cbor:"5,keyasint"`
+}
+
+// Delegation gives the delegation that an attachment names, after a check of its signature.
+func (a Attachment) Delegation() (wire.Hash, error) {
+	r, err := identity.OpenAdvert[about](identity.Domain(a.Name), 1, a.Data)
+	return r.Delegation, err
+}
