@@ -8,6 +8,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/renter/control/api"
 )
 
@@ -78,6 +79,13 @@ func (j *job) letGo(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, work.Suspected*time.Second)
 	defer cancel()
 	status, err := j.ask(within, work.Ask{Action: work.ActRelease, Signed: rec.Release})
+	for rec.Lease == nil && p2p.KindOf(err) == p2p.KindNotFound && within.Err() == nil {
+		select {
+		case <-within.Done():
+		case <-time.After(saleAgain):
+		}
+		status, err = j.ask(within, work.Ask{Action: work.ActRelease, Signed: rec.Release}) // the sale may be under way at this moment
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -90,6 +98,9 @@ func (j *job) letGo(ctx context.Context) error {
 		takeEnd(r, status, err)
 	}, nil)
 }
+
+// saleAgain is the pause before asking again about an order that the provider may be selling just now.
+const saleAgain = 200 * time.Millisecond
 
 // answered reports whether the provider gave its last word on a question: an answer, or a refusal that another try meets too.
 func answered(err error) bool { return err == nil || !transient(err) }
