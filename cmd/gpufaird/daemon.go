@@ -19,6 +19,8 @@ import (
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/cmd/internal/wire"
 	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/proof"
+	"github.com/gpufair/gpufair/market"
 	wirehash "github.com/gpufair/gpufair/p2p/wire"
 	"github.com/gpufair/gpufair/provider"
 	"github.com/gpufair/gpufair/provider/containerd"
@@ -157,8 +159,17 @@ func (d *daemon) register(ctx context.Context) {
 
 // operations are the owner's local API. Those of a zero daemon can be described, but not called.
 func (d *daemon) operations(a huma.API) {
-	d.Operations(a, wire.Agent{PeerOf: d.agent.PeerOf, Checks: d.checks})
+	d.Operations(a, wire.Agent{PeerOf: d.agent.PeerOf, Records: d.records, Checks: d.checks})
 	control.Register(a, d.agent, d.money, control.Program{Version: cli.ThisBuild().Version, Since: d.Since, Reload: d.reload})
+}
+
+// records are what the market signed for a lane, for proofs.
+func (d *daemon) records(ctx context.Context, lane ledger.Lane) ([]proof.Attachment, error) {
+	lease, err := d.agent.Sold(ctx, market.LeaseID(lane))
+	if err != nil || lease == nil {
+		return nil, err
+	}
+	return []proof.Attachment{{Name: string(market.DomainLease), Data: lease}}, nil
 }
 
 // run serves until ctx ends. Jobs that run then go on.

@@ -17,6 +17,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/ledger/export"
 	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/ledger/settle"
 	"github.com/gpufair/gpufair/ledger/statement"
 	"github.com/gpufair/gpufair/p2p/identity"
@@ -38,6 +39,8 @@ type Desk struct {
 	Peer func(ctx context.Context, account identity.AccountID) (identity.PeerID, error)
 	// Lanes finds the lanes whose ids start so.
 	Lanes func(ctx context.Context, start string) ([]ledger.Lane, error)
+	// Records gives the agent's own signed records of a lane (lease, release, end), for proofs; nil: there are none.
+	Records func(ctx context.Context, lane ledger.Lane) ([]proof.Attachment, error)
 }
 
 // Register puts the ledger's operations on an API.
@@ -84,6 +87,22 @@ func (d Desk) entries(a huma.API) {
 			err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowLane(lane); return err })
 			return &serve.Body[statement.Statement]{Body: out}, fail(err)
 		})
+	prove := serve.Op(http.MethodGet, "/ledger/leases/{id}/proof", "One file that shows a third person what a lease came to")
+	prove.Responses = map[string]*huma.Response{"200": {
+		Description: "OK", Content: map[string]*huma.MediaType{octets: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
+	}}
+	huma.Register(a, prove,
+		func(ctx context.Context, in *struct {
+			ID string `path:"id" doc:"id of a lease, or an unambiguous start of it"`
+		},
+		) (*file, error) {
+			lane, err := d.lane(ctx, in.ID)
+			if err != nil {
+				return nil, err
+			}
+			raw, err := d.prove(ctx, lane)
+			return &file{Type: octets, Body: raw}, fail(err)
+		})
 	huma.Register(a, serve.Op(http.MethodGet, "/ledger/export", "All postings as a file"), func(_ context.Context, in *struct {
 		Format string `query:"format" enum:"csv,json,hledger,beancount" default:"csv"`
 	},
@@ -96,6 +115,33 @@ func (d Desk) entries(a huma.API) {
 			}
 		}}, nil
 	})
+}
+
+const octets = "application/octet-stream"
+
+// file is an answer of bytes.
+type file struct {
+	Type string `header:"Content-Type"`
+	Body []byte
+}
+
+// prove makes the proof file of a lane.
+func (d Desk) prove(ctx context.Context, lane ledger.Lane) (raw []byte, err error) {
+	var attached []proof.Attachment
+	if d.Records != nil {
+		if attached, err = d.Records(ctx, lane); err != nil {
+			return nil, err
+		}
+	}
+	err = d.Books.View(ctx, func(r *books.Reader) error {
+		f, err := r.Prove(lane, attached)
+		if err != nil {
+			return err
+		}
+		raw, err = f.Encode()
+		return err
+	})
+	return raw, err
 }
 
 func (d Desk) export(hc huma.Context, format export.Format) error {

@@ -1,21 +1,16 @@
 package verbs
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
-	"github.com/gpufair/gpufair/ledger/export"
 	"github.com/gpufair/gpufair/ledger/statement"
 )
 
@@ -40,7 +35,7 @@ func (d *Daemon) Ledger() *cobra.Command {
 	}
 	show := d.ledgerShow()
 	c.RunE = show.RunE
-	c.AddCommand(show, d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerExport())
+	c.AddCommand(show, d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerProof(), d.ledgerExport())
 	return c
 }
 
@@ -71,11 +66,16 @@ func (d *Daemon) ledgerShow() *cobra.Command {
 
 func (d *Daemon) ledgerVerify() *cobra.Command {
 	return &cobra.Command{
-		Use: "verify", Short: "check every signature, sum and root",
-		Long: "Exit codes: 0 all fits; 10 behind: sound, but older than what was proved to a peer; 11 corrupt: records do not fit each other;\n" +
+		Use: "verify [FILE]", Short: "check every signature, sum and root of this ledger, or of a proof file", Args: cobra.MaximumNArgs(1),
+		Long: "Without a FILE it checks this ledger. With a FILE that `ledger proof` made, here or elsewhere, it checks that and needs nothing else:\n" +
+			"no daemon, no network, no ledger.\n" +
+			"Exit codes: 0 all fits; 10 behind: sound, but older than what was proved to a peer; 11 corrupt: records do not fit each other;\n" +
 			"12 forged: a record does not fit its signature.",
-		Example: fmt.Sprintf("  %s ledger verify && echo sound", d.Name),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Example: fmt.Sprintf("  %s ledger verify && echo sound\n  %s ledger verify lease-3fa9c1d20b77.proof", d.Name, d.Name),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return d.verifyFile(args[0])
+			}
 			v, err := send[statement.Verdict](cmd.Context(), d, "verify the ledger", http.MethodPost, "/ledger/verify", struct{}{})
 			if err != nil {
 				return err
@@ -205,51 +205,6 @@ func (d *Daemon) ledgerStatement() *cobra.Command {
 			return tab.Print()
 		},
 	}
-}
-
-func (d *Daemon) ledgerExport() *cobra.Command {
-	var format, output string
-	c := &cobra.Command{
-		Use: "export", Short: "all postings as a file for a spreadsheet or a bookkeeping program",
-		Long: "csv and json have a line for each posting; hledger and beancount are what `hledger check --strict` and `bean-check` accept.\n" +
-			"Amounts are exact in all of them, to the millionth.",
-		Example: fmt.Sprintf("  %s ledger export --format csv > ledger.csv\n  %s ledger export --format hledger -o gpufair.journal", d.Name, d.Name),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains(export.Formats(), export.Format(format)) {
-				return cli.Usagef("give one of csv, json, hledger, beancount", "--format %q: no such format", cli.Clean(format))
-			}
-			return d.download(cmd.Context(), "export the ledger", "/ledger/export?format="+format, output)
-		},
-	}
-	c.Flags().StringVar(&format, "format", string(export.FormatCSV), "csv, json, hledger or beancount")
-	c.Flags().StringVarP(&output, "output", "o", "", "write to this new `file` instead of stdout")
-	return c
-}
-
-// download writes what the daemon answers to stdout, or to a new file.
-func (d *Daemon) download(ctx context.Context, what, path, output string) error {
-	c, err := d.Dial(ctx)
-	if err != nil {
-		return err
-	}
-	body, err := c.Raw(ctx, http.MethodGet, path, nil)
-	if err != nil {
-		return d.Explain(what, err)
-	}
-	defer body.Close()
-	if output == "" {
-		_, err = io.Copy(d.Out, body)
-		return d.Explain(what, err)
-	}
-	f, err := os.OpenFile(output, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "give the name of a file that is not there yet")
-	}
-	_, err = io.Copy(f, body)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		err = errors.Join(err, os.Remove(output)) // half a file is worse than none
-	}
-	return d.Explain(what, err)
 }
 
 func orDash(s string) string {

@@ -24,6 +24,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/kv"
 	ledgerlocal "github.com/gpufair/gpufair/ledger/local"
 	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/ledger/settle"
 	"github.com/gpufair/gpufair/market/announce"
 	"github.com/gpufair/gpufair/market/book"
@@ -207,6 +208,8 @@ func (b *Base) openServer(context.Context) error {
 type Agent struct {
 	// PeerOf finds the device on which an account was last dealt with, for settlements.
 	PeerOf func(ctx context.Context, account identity.AccountID) (identity.PeerID, error)
+	// Records gives the agent's own signed records of a lane, for proofs; may be nil.
+	Records func(ctx context.Context, lane ledger.Lane) ([]proof.Attachment, error)
 	// Checks are the findings of doctor beyond those of the base; may be nil.
 	Checks func(ctx context.Context) []local.Check
 }
@@ -219,7 +222,7 @@ func (b *Base) Register(a Agent) { b.Operations(b.Server.API(), a) }
 func (b *Base) Operations(to huma.API, a Agent) {
 	serve.Meet(to, meeting{b, a.Checks})
 	ledgerlocal.Register(to, ledgerlocal.Desk{
-		Books: b.Books, Settle: b.Settle, Unit: b.Unit, Role: b.Role, Epoch: Epoch, Peer: a.PeerOf, Lanes: b.lanes,
+		Books: b.Books, Settle: b.Settle, Unit: b.Unit, Role: b.Role, Epoch: Epoch, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records,
 	})
 }
 
