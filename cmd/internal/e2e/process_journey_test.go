@@ -17,6 +17,7 @@ import (
 // TestPrograms lets real programs meet good and bad luck, by documented commands and settings alone. Its scenarios run beside each other:
 // they mostly wait, and only the measuring before them needs the machine.
 func TestPrograms(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	var scenarios sync.WaitGroup
 	for name, run := range map[string]func(*testing.T, *site){
