@@ -118,12 +118,11 @@ func (l lines) Unwrap() error { return l.Mistakes }
 
 func load[T any](into *T, s Source) Mistakes {
 	keys := keysOf(reflect.TypeFor[T]())
-	if ms := decode(into, s.Path, s.Data, keys); len(ms) > 0 {
-		return ms
+	data, ms := sound[T](s.Path, s.Data, keys)
+	if err := toml.Unmarshal(data, into); err != nil { // it was read before, mistakes are cut out
+		return append(ms, Mistake{Source: s.Path, What: Clean(strings.TrimPrefix(err.Error(), "toml: "))})
 	}
-	at := positions(s.Data)
 	from := map[string]string{} // key to what set it last, if not the file
-	var ms Mistakes
 	for _, k := range keys {
 		if !k.leaf {
 			continue
@@ -147,69 +146,28 @@ func load[T any](into *T, s Source) Mistakes {
 			from[name] = "--set"
 		}
 	}
-	if len(ms) > 0 {
-		return ms
-	}
 	v, ok := any(into).(interface{ Validate() error })
 	if !ok {
-		return nil
-	}
-	return explain(v.Validate(), s.Path, at, from)
-}
-
-// decode reads a TOML document strictly.
-func decode(into any, source string, data []byte, keys []key) Mistakes {
-	dec := toml.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(into)
-	if err == nil {
-		return bare(source, data, keys)
-	}
-	var (
-		missing *toml.StrictMissingError
-		wrong   *toml.DecodeError
-	)
-	switch {
-	case errors.As(err, &missing):
-		ms := make(Mistakes, 0, len(missing.Errors))
-		for i := range missing.Errors {
-			e := &missing.Errors[i]
-			row, col := e.Position()
-			name := strings.Join(e.Key(), ".")
-			ms = append(ms, Mistake{Source: source, Line: row, Column: col, Key: Clean(name), What: unknown(name, keys)})
-		}
 		return ms
-	case errors.As(err, &wrong):
-		row, col := wrong.Position()
-		return Mistakes{{
-			Source: source, Line: row, Column: col, Key: Clean(strings.Join(wrong.Key(), ".")),
-			What: Clean(strings.TrimPrefix(wrong.Error(), "toml: ")),
-		}}
-	default:
-		return Mistakes{{Source: source, What: Clean(strings.TrimPrefix(err.Error(), "toml: "))}}
 	}
-}
-
-func unknown(name string, keys []key) string {
-	names := make([]string, 0, len(keys))
-	for _, k := range keys {
-		names = append(names, k.name)
-	}
-	if n := Nearest(name, names); n != "" {
-		return "unknown key; did you mean " + n + "?"
-	}
-	return "unknown key"
-}
-
-// override sets one key from a variable or a flag: as TOML if it reads as TOML of the right type, else as text.
-func override(into any, k key, value, source string, keys []key) Mistakes {
-	var ms Mistakes
-	for _, form := range k.forms(value) {
-		if ms = decode(into, source, []byte(k.name+" = "+form), keys); len(ms) == 0 {
-			return nil
+	at := positions(s.Data) // ends at what is no TOML
+	for name, p := range positions(data) {
+		if _, ok := at[name]; !ok {
+			at[name] = p
 		}
 	}
-	return Mistakes{{Source: source, Key: k.name, What: fmt.Sprintf("%q: %s", Clean(value), ms[0].What)}}
+	return merge(ms, explain(v.Validate(), s.Path, at, from))
+}
+
+// merge adds what Validate says to the mistakes of reading, but for what it says of a value that could not be read: there it judges the
+// default, or none.
+func merge(read, judged Mistakes) Mistakes {
+	unread := func(j Mistake) bool {
+		return slices.ContainsFunc(read, func(r Mistake) bool {
+			return r.Source == j.Source && (r.Line > 0 && r.Line == j.Line || r.Key != "" && r.Key == j.Key)
+		})
+	}
+	return append(read, slices.DeleteFunc(judged, unread)...)
 }
 
 // explain finds the lines of what Validate says.
@@ -277,8 +235,11 @@ func WriteNew(path string, data []byte, mode os.FileMode) error {
 		return Fail(ExitSystem, "write "+path, err, "run as a user who may write there, or give --home DIR")
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return Fail(ExitSystem, "write "+path, err, "move the file away first: nothing is overwritten")
+	switch {
+	case errors.Is(err, os.ErrExist):
+		return Usagef("move it away first, or print the new one beside it with --print: nothing is overwritten", "write %s: it exists", path)
+	case err != nil:
+		return Fail(ExitSystem, "write "+path, err, "run as a user who may write there, or give --home DIR")
 	}
 	_, err = f.Write(data)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {

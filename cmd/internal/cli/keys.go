@@ -15,6 +15,7 @@ type key struct {
 	leaf bool   // a variable or --set may give it: no table, and nothing in a list of tables
 	list bool   // of plain values
 	text bool   // its type, or that of its elements, reads text: an amount, a duration, a size
+	want string // what its value must be, for people
 }
 
 // env is the variable that overrides the key.
@@ -76,10 +77,10 @@ func walk(t reflect.Type, prefix string, leaf bool) []key {
 		}
 		switch {
 		case ft.Kind() == reflect.Struct && !reflect.PointerTo(ft).Implements(textType):
-			keys = append(keys, key{name: name})
+			keys = append(keys, key{name: name, want: "a table of its own: [" + name + "]"})
 			keys = append(keys, walk(ft, name+".", leaf)...)
 		case ft.Kind() == reflect.Slice && tableLike(ft.Elem()):
-			keys = append(keys, key{name: name})
+			keys = append(keys, key{name: name, want: "tables of its own, each value of its kind: [[" + name + "]]"})
 			keys = append(keys, walk(ft.Elem(), name+".", false)...)
 		default:
 			text := reflect.PointerTo(ft).Implements(textType)
@@ -87,10 +88,33 @@ func walk(t reflect.Type, prefix string, leaf bool) []key {
 			if list {
 				text = reflect.PointerTo(ft.Elem()).Implements(textType)
 			}
-			keys = append(keys, key{name: name, leaf: leaf && ft.Kind() != reflect.Map, list: list, text: text})
+			keys = append(keys, key{name: name, leaf: leaf && ft.Kind() != reflect.Map, list: list, text: text, want: wanted(ft, text)})
 		}
 	}
 	return keys
+}
+
+// wanted says what a value of type t must be, for people.
+func wanted(t reflect.Type, text bool) string {
+	switch {
+	case t.Kind() == reflect.Slice && text, t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.String:
+		return "a list of texts in quotes"
+	case t.Kind() == reflect.Slice:
+		return "a list, each of it " + wanted(t.Elem(), false)
+	case text, t.Kind() == reflect.String:
+		return "a text in quotes"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case t.Kind() == reflect.Float32, t.Kind() == reflect.Float64:
+		return "a number"
+	case t.Kind() == reflect.Map:
+		return "a table"
+	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Int64:
+		return "a whole number"
+	case t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64:
+		return "a whole number, 0 or more"
+	}
+	return "of another kind"
 }
 
 func tableLike(t reflect.Type) bool {

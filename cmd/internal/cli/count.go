@@ -1,0 +1,17 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Count is a number of things for people: "1 offer", "2 cores", "3 entries".
+func Count[N int | uint32 | uint64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	if stem, ok := strings.CutSuffix(noun, "y"); ok {
+		return fmt.Sprintf("%d %sies", n, stem)
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
