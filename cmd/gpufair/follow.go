@@ -93,7 +93,7 @@ func (f *follower) follow(ctx context.Context) error {
 			f.interrupted(ctx, i, withdraw)
 		case err := <-f.acted:
 			if err != nil {
-				f.Note("gpufair: %s", cli.Clean(err.Error()))
+				f.Note("gpufair: the job was not reached: %s", cli.Clean(err.Error()))
 			}
 		case err := <-ended:
 			return f.conclude(ctx, err)

@@ -37,7 +37,11 @@ piece is not text.`,
 			if err != nil {
 				return err
 			}
-			return explained("logs of job "+cli.Clean(args[0]), client.Logs(c.Context(), args[0], req, a.printLog))
+			err = client.Logs(c.Context(), args[0], req, a.printLog)
+			if c.Context().Err() != nil {
+				return cli.Status(cli.ExitInterrupted) // the usual end of -f: nothing to explain
+			}
+			return explained("logs of job "+cli.Clean(args[0]), err)
 		},
 	}
 	f := c.Flags()
