@@ -3,6 +3,7 @@ package proof
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/history"
@@ -60,10 +61,25 @@ type check struct {
 // receipt, both signatures of settlements, and every entry against the signed log. It names the first record that is wrong. Where the
 // figures do not follow from good signatures it gives none. It never fails: what is no proof file is corrupt.
 func Check(raw []byte) statement.Proof {
-	f, err := Decode(raw)
-	if err != nil {
-		return statement.Proof{Result: Corrupt, Record: "file", Detail: err.Error()}
+	body, damage := split(raw)
+	if body == nil {
+		return statement.Proof{Result: Corrupt, Record: "file", Detail: damage.Error()}
 	}
+	f, err := decode(body)
+	if err != nil {
+		return statement.Proof{Result: Corrupt, Record: "file", Detail: errors.Join(damage, err).Error()}
+	}
+	out := f.check()
+	if damage == nil {
+		return out
+	}
+	if out.Record == "" {
+		out.Record = "file"
+	}
+	return statement.Proof{Result: Corrupt, Record: out.Record, Detail: strings.TrimSuffix(damage.Error()+"; "+out.Detail, "; ")}
+}
+
+func (f File) check() statement.Proof {
 	c := &check{f: f, role: f.Channel.RoleOf(f.Account), delegations: map[wire.Hash]identity.Delegation{}, settled: map[wire.Hash]voucher.Settlement{}}
 	var wrong *finding
 	for _, step := range []func() error{c.sides, c.vouchers, c.rates, c.receipt, c.settlements, c.log, c.entries, c.attachments, c.figures} {

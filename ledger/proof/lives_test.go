@@ -1,6 +1,7 @@
 package proof_test
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -103,6 +104,20 @@ func TestTwoHistories(t *testing.T) {
 	v := proof.Check(encode(t, f))
 	if v.Result != proof.Forged || !strings.Contains(v.Detail, "two histories") || !strings.Contains(v.Detail, w.provider.dev.Peer().String()) {
 		t.Errorf("%+v", v)
+	}
+}
+
+// TestDamageIsNamed: damage shows by the sum, and the check still says in which record it is.
+func TestDamageIsNamed(t *testing.T) {
+	w := newWorld(t)
+	f := w.renter.prove(lease)
+	raw := encode(t, f)
+	for name, inside := range map[string][]byte{"voucher in place 1": f.Vouchers[1], "receipt": f.Receipt, "settlement": f.Settlements[0].Counter} {
+		bad := bytes.Clone(raw)
+		bad[bytes.Index(raw, inside)+len(inside)-1] ^= 1
+		if v := proof.Check(bad); v.Result != proof.Corrupt || !strings.HasPrefix(v.Record, name) || !strings.Contains(v.Detail, "ask for the file again") {
+			t.Errorf("%s: %+v", name, v)
+		}
 	}
 }
 

@@ -106,17 +106,33 @@ func (f File) Encode() ([]byte, error) {
 
 // Decode reads what [File.Encode] gave, and nothing else. It checks the form only: see [Check]. Errors wrap ErrFile.
 func Decode(raw []byte) (File, error) {
+	body, err := split(raw)
+	if err != nil {
+		return File{}, err
+	}
+	return decode(body)
+}
+
+// errSum says that a file's bytes are not those that it was made of.
+var errSum = fmt.Errorf("compare the sum: %w: bytes were changed or are missing; ask for the file again", ErrFile)
+
+// split takes the first line off. With errSum the body is given, too.
+func split(raw []byte) (body []byte, err error) {
 	if len(raw) > MaxFile {
-		return File{}, fmt.Errorf("read %d bytes: %w: the limit is %d", len(raw), ErrFile, MaxFile)
+		return nil, fmt.Errorf("read %d bytes: %w: the limit is %d", len(raw), ErrFile, MaxFile)
 	}
 	head, body, whole := bytes.Cut(raw, []byte("\n"))
 	sum, ours := strings.CutPrefix(string(head), magic)
 	switch {
 	case !whole || !ours:
-		return File{}, fmt.Errorf("read the first line: %w: it does not begin with %q; another release may have made it", ErrFile, magic)
+		return nil, fmt.Errorf("read the first line: %w: it does not begin with %q; another release may have made it", ErrFile, magic)
 	case sum != wire.Sum(sumDomain, body).String():
-		return File{}, fmt.Errorf("compare the sum: %w: bytes were changed or are missing; ask for the file again", ErrFile)
+		return body, errSum
 	}
+	return body, nil
+}
+
+func decode(body []byte) (File, error) {
 	var f File
 	if err := wire.UnmarshalStrict(body, &f); err != nil {
 		return File{}, fmt.Errorf("%w: %w", ErrFile, err)

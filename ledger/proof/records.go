@@ -42,8 +42,8 @@ func (c *check) vouchers() error {
 		}
 	}
 	c.newest = *rules.Last
-	c.proven("account %s promises account %s %v %s in all for lease %s: signature of voucher %d", c.f.Channel.Renter, c.f.Channel.Provider,
-		c.newest.Amount, c.f.Channel.Unit, c.f.Lane, c.newest.Seq)
+	c.proven("account %s promises account %s %v %s in all for %d.%03d %q of lease %s: signature of voucher %d", c.f.Channel.Renter,
+		c.f.Channel.Provider, c.newest.Amount, c.f.Channel.Unit, c.newest.Quantity/1000, c.newest.Quantity%1000, c.newest.Resource, c.f.Lane, c.newest.Seq)
 	c.proven("that account let device %s sign for it: signature of its delegation", c.newest.Device)
 	return nil
 }
