@@ -31,7 +31,8 @@ func newGossip(ctx context.Context, h host.Host, c Config) (*pubsub.PubSub, erro
 	p := pubsub.DefaultGossipSubParams()
 	p.D, p.Dlo, p.Dhi, p.Dscore, p.Dout, p.Dlazy = 4, 3, 6, 3, 1, 4
 	score, thresholds := peerScore()
-	return pubsub.NewGossipSub(ctx, h,
+	own := ownTopics("/gpufair/" + c.Network + "/")
+	return pubsub.NewGossipSub(ctx, newGossipHost(h, own, c.MaxMessage+gossipSlack),
 		pubsub.WithGossipSubParams(p),
 		pubsub.WithPeerScore(score, thresholds),
 		// Payloads are signed by their authors, so that anyone may carry them.
@@ -41,7 +42,7 @@ func newGossip(ctx context.Context, h host.Host, c Config) (*pubsub.PubSub, erro
 			sum := sha256.Sum256(append([]byte(m.GetTopic()+"\x00"), m.GetData()...))
 			return string(sum[:messageIDLen])
 		}),
-		pubsub.WithSubscriptionFilter(pubsub.WrapLimitSubscriptionFilter(ownTopics("/gpufair/"+c.Network+"/"), maxTopics)),
+		pubsub.WithSubscriptionFilter(pubsub.WrapLimitSubscriptionFilter(own, maxTopics)),
 		pubsub.WithMaxMessageSize(c.MaxMessage+gossipSlack),
 		pubsub.WithPeerOutboundQueueSize(gossipQueue),
 		pubsub.WithValidateQueueSize(gossipQueue),
