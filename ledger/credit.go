@@ -128,10 +128,14 @@ type CreditError struct {
 	Exposure int64       // of the account before
 	Asked    money.Micro // more
 	Room     money.Micro // that is left
+	ByHand   bool        // Limit is the account's own, set by the owner's hand
 }
 
 // Error says which limit, and the figures.
 func (e *CreditError) Error() string {
+	if e.ByHand {
+		return fmt.Sprintf("%v (limit %v, set by hand, %v more asked, %v left)", e.Cause, e.Limit, e.Asked, e.Room)
+	}
 	return fmt.Sprintf("%v (limit %v, %v more asked, %v left)", e.Cause, e.Limit, e.Asked, e.Room)
 }
 
@@ -174,7 +178,7 @@ func (l Limits) Check(s Standing, others, more money.Micro) error {
 	if err != nil {
 		return err
 	}
-	return &CreditError{Cause: cause, Limit: limit, Exposure: exposure, Asked: more, Room: room}
+	return &CreditError{Cause: cause, Limit: limit, Exposure: exposure, Asked: more, Room: room, ByHand: cause == ErrCreditLimit && s.ByHand != nil && !s.Late}
 }
 
 // satSub is a - b, held at the ends of int64: only for limits, which nobody is paid by.

@@ -34,6 +34,8 @@ func creditReason(err error) error {
 		return nil
 	case errors.As(err, &c) && errors.Is(c.Cause, ledger.ErrStrangersTotal):
 		return reason.Errorf(reason.StrangersTotal, "%v of %v left, %v asked", c.Room, c.Limit, c.Asked)
+	case errors.As(err, &c) && c.ByHand:
+		return reason.Errorf(reason.CreditLimit, "%v of %v left, %v asked; the owner set this account's limit by hand", c.Room, c.Limit, c.Asked)
 	case errors.As(err, &c):
 		return reason.Errorf(reason.CreditLimit, "%v of %v left, %v asked", c.Room, c.Limit, c.Asked)
 	case errors.Is(err, books.ErrReadOnly):

@@ -98,7 +98,8 @@ func TestLimitByHand(t *testing.T) {
 	hand := money.Micro(50)
 	p.provider.update(func(t *Tx) error { return t.SetLimit(p.renter.Self(), money.Credit, &hand) })
 	must(t, p.trySell(p.opening(2, 50)))
-	if err := p.trySell(p.opening(3, 1)); !errors.Is(err, ledger.ErrCreditLimit) {
+	err := p.trySell(p.opening(3, 1))
+	if c := (*ledger.CreditError)(nil); !errors.Is(err, ledger.ErrCreditLimit) || !errors.As(err, &c) || !c.ByHand {
 		t.Fatal(err)
 	}
 }

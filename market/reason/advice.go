@@ -31,7 +31,7 @@ var advice = map[Code]Advice{
 		"the owner does not serve this account",
 		"send the owner the account that `gpufair identity show` prints, or search for another offer", "add the account to serve.accounts",
 	},
-	CreditLimit:    {"this account's credit with the owner is used up", "settle or prepay with `gpufair settle`", "raise it with `gpufaird credit`"},
+	CreditLimit:    {"this account's credit with the owner is used up", "settle or prepay with `gpufair settle`; if the owner set the limit by hand, only the owner raises it", "raise it with `gpufaird credit`"},
 	StrangersTotal: {"the owner's credit for all strangers together is used up", "prepay with `gpufair settle`, or take another offer", "settle old debts, or raise credit.strangers_total"},
 	OwnerPaused:    {"the owner stopped renting out", "take another offer, or try later", "`gpufaird resume` rents out again"},
 	OwnerUsing:     {"the owner is using the device", "take another offer, or try later", nothing},
