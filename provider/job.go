@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/gpufair/gpufair/market"
@@ -197,15 +198,21 @@ func startReason(err error) reason.Reason {
 	}
 	switch {
 	case errors.Is(err, ErrCommand):
-		return reason.New(reason.CommandMissing, "%v", err)
+		return reason.New(reason.CommandMissing, "%s", after(err, ErrCommand))
 	case errors.Is(err, ErrImage):
-		return reason.New(reason.ImageInvalid, "%v", err)
+		return reason.New(reason.ImageInvalid, "%s", after(err, ErrImage))
 	case errors.Is(err, ErrNoSpace), errors.Is(err, blob.ErrQuota):
 		return reason.New(reason.DiskFull, "no room for image and inputs")
 	case errors.Is(err, ErrUnavailable):
 		return reason.New(reason.RuntimeDown, "the container runtime does not answer")
 	}
 	return reason.New(reason.StartFailed, "the runtime could not start the job")
+}
+
+// after is what err says after its kind, which the reason's code says already; before it stand ids that the renter does not know.
+func after(err, kind error) string {
+	_, rest, _ := strings.Cut(err.Error(), kind.Error())
+	return strings.TrimPrefix(rest, ": ")
 }
 
 // watchContainer reports the container's end to the keeper.

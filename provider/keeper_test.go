@@ -3,11 +3,14 @@ package provider
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/reason"
@@ -226,6 +229,9 @@ func TestSaleFails(t *testing.T) {
 		if err != nil || string(again) != string(raw) {
 			t.Fatalf("a repeat got another lease: %v", err)
 		}
+		if account, ok := r.a.delegations.Account(r.renter.Peer()); !ok || account != r.renter.Account() {
+			t.Fatal("nobody knows any more for whom the renter's device acts")
+		}
 		other := r.sale()
 		if _, err := r.a.Sell(context.Background(), other); !isCode(err, reason.DeviceTaken) {
 			t.Fatalf("the second sale: %v", err)
@@ -381,4 +387,28 @@ func TestReloadKeepsLeases(t *testing.T) {
 		r.runtime.exit(0, time.Now())
 		r.over(k.id, "completed")
 	})
+}
+
+// What a renter is told of a start that failed names neither our ids nor its kind twice.
+func TestStartReason(t *testing.T) {
+	id := strings.Repeat("ab", 32)
+	for want, err := range map[string]error{
+		"exec /bin/nothing: no such file": fmt.Errorf("start container %s: %w: exec /bin/nothing: no such file", id, ErrCommand),
+		"no manifest":                     fmt.Errorf("import image %q: %w: no manifest", id, ErrImage),
+		"":                                fmt.Errorf("create container %s: %w", id, ErrImage),
+	} {
+		if got := startReason(err); got.Detail != want {
+			t.Errorf("%v: told %q, want %q", err, got.Detail, want)
+		}
+	}
+}
+
+// A limit that the owner set by hand is told as that: paying does not raise it.
+func TestCreditReason(t *testing.T) {
+	for byHand, want := range map[bool]string{true: "1 of 2 left, 3 asked; the owner set this account's limit by hand", false: "1 of 2 left, 3 asked"} {
+		err := creditReason(&ledger.CreditError{Cause: ledger.ErrCreditLimit, Room: 1e6, Limit: 2e6, Asked: 3e6, ByHand: byHand})
+		if r, ok := reason.Of(err); !ok || r.Code != reason.CreditLimit || r.Detail != want {
+			t.Errorf("by hand %v: %v", byHand, err)
+		}
+	}
 }

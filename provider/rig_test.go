@@ -19,6 +19,7 @@ import (
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/negotiate"
 	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/delegation"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
@@ -94,8 +95,10 @@ func (r *rig) open(dir string) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
+	known, err := delegation.New(nil, "", r.owner)
+	must(r.t, err)
 	r.a = newAgent(Deps{
-		Device: r.owner, Books: openBooks(r.t, r.owner, r.disk, dir), Runtime: r.runtime, Jobnet: fakeNetwork{}, Mounts: r.mounts,
+		Delegations: known, Device: r.owner, Books: openBooks(r.t, r.owner, r.disk, dir), Runtime: r.runtime, Jobnet: fakeNetwork{}, Mounts: r.mounts,
 		Inbox: filepath.Join(r.dir, "inbox"), InboxBytes: 1 << 30, Init: "/init", Epoch: 1, Log: quiet(),
 	}, r.conf)
 	must(r.t, r.a.setLimits(r.conf))

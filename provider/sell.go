@@ -58,6 +58,9 @@ func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
 		return nil, err
 	}
 	a.evict(s.Accept.Account)
+	if _, _, err := a.delegations.Add(s.DelegationRaw); err != nil { // for people: `peers` names the account
+		a.log.Debug("delegation of the renter not remembered", "err", err)
+	}
 	a.log.Info("lease sold", "lease", s.ID.Short(), "renter", s.Accept.Account.Short(), "lot", s.Lot.ID, "rate", s.Accept.Rate)
 	a.keep(k)
 	a.changed()
