@@ -2,6 +2,8 @@ package renter
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/wire"
+	"github.com/gpufair/gpufair/renter/control/api"
 )
 
 const plenty = money.Micro(2_000_000) // 2,000 s of rent
@@ -43,6 +46,12 @@ func TestHonest(t *testing.T) {
 			t.Fatalf("mine %+v, theirs %+v", mine, theirs)
 		}
 		r.nothingHeld()
+		if account, ok := r.agent.Delegations.Account(r.owner.dev.Peer()); !ok || account != r.owner.dev.Account() {
+			t.Fatal("nobody knows any more for whom the provider's device acts")
+		}
+		if err := r.agent.Signal(t.Context(), id, api.SignalRequest{}); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "has ended already") {
+			t.Fatalf("stop of an ended job: %v", err)
+		}
 	})
 }
 

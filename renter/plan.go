@@ -25,13 +25,6 @@ import (
 	"github.com/gpufair/gpufair/renter/control/api"
 )
 
-// ErrRequest says that a request makes no sense as it is: nothing was held or paid.
-var ErrRequest = errors.New("can't run that")
-
-func refuse(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{ErrRequest}, args...)...)
-}
-
 // planned is a run that was checked and not yet bought.
 type planned struct {
 	req    api.RunRequest
@@ -71,19 +64,19 @@ func (a *Agent) plannable(ctx context.Context, p *planned) (err error) {
 	}
 	platform := first.Entry.Terms.OS + "/" + first.Entry.Terms.Arch
 	if p.files.image, err = a.Images.Open(ctx, p.req.Image, platform); err != nil {
-		return fmt.Errorf("%w: %w", ErrRequest, err)
+		return &refusal{why: err}
 	}
 	for _, b := range p.files.image.Blobs() {
 		p.plan.ImageBytes += b.Size
 	}
 	if p.req.Input != "" {
 		if p.files.inputs, err = packInput(ctx, p.req.Input); err != nil {
-			return fmt.Errorf("%w: %w", ErrRequest, err)
+			return &refusal{why: err}
 		}
 		p.plan.InputBytes = p.files.inputs.Manifest.Bytes()
 	}
 	if err := p.spec().Validate(); err != nil {
-		return fmt.Errorf("%w: %w", ErrRequest, err)
+		return &refusal{why: err}
 	}
 	return a.price(ctx, p, first)
 }
@@ -120,7 +113,7 @@ func (a *Agent) price(ctx context.Context, p *planned, f book.Found) error {
 	}
 	if lasts < time.Duration(term)*time.Second {
 		p.plan.Warnings = append(p.plan.Warnings, fmt.Sprintf(
-			"credit with this provider ends after %v, before the budget: settle or prepay in time, or the job is ended then", lasts.Round(time.Second)))
+			"credit by the offer ends after %v, before the budget: settle or prepay in time, or the job is ended then", lasts.Round(time.Second)))
 	}
 	for _, e := range p.req.Env {
 		p.plan.Warnings = append(p.plan.Warnings, secretWarning(e)...)
@@ -215,8 +208,7 @@ func (a *Agent) choose(ctx context.Context, req api.RunRequest) ([]book.Found, e
 		}
 	}
 	if len(kept) == 0 {
-		return nil, refuse("no live offer matches %q with %d free devices (%d offers are known): try `gpufair search`, or fewer conditions",
-			req.Query, max(req.Devices, 1), a.Board.Book().Len())
+		return nil, noOffer(req, a.Board.Book().Len(), len(a.Network.Peers()))
 	}
 	return kept[:min(len(kept), triedOffers)], nil
 }
@@ -224,7 +216,7 @@ func (a *Agent) choose(ctx context.Context, req api.RunRequest) ([]book.Found, e
 func parseSearch(q, order string, unknown bool) (query.Query, query.Order, error) {
 	parsed, err := query.Parse(q)
 	if err != nil {
-		return parsed, query.Order{}, fmt.Errorf("%w: %w", ErrRequest, err)
+		return parsed, query.Order{}, &refusal{why: err}
 	}
 	parsed.AllowUnknown = unknown
 	if order == "" {
@@ -232,7 +224,7 @@ func parseSearch(q, order string, unknown bool) (query.Query, query.Order, error
 	}
 	o, err := query.ParseOrder(order)
 	if err != nil {
-		return parsed, o, fmt.Errorf("%w: %w", ErrRequest, err)
+		return parsed, o, &refusal{why: err}
 	}
 	return parsed, o, nil
 }
@@ -255,7 +247,7 @@ func (a *Agent) findOffer(ctx context.Context, id string) (book.Found, error) {
 		}
 	}
 	if len(hits) > 1 {
-		return book.Found{}, refuse("offer %q: fits %d offers: give more of the peer id", id, len(hits))
+		return book.Found{}, refuse("offer %q: fits %s: give more of the peer id", id, count(len(hits), "offer"))
 	}
 	if len(hits) == 1 {
 		hits = a.Board.ProbeAll(ctx, hits)

@@ -22,6 +22,7 @@ import (
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/blob"
+	"github.com/gpufair/gpufair/p2p/delegation"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/p2ptest"
 	"github.com/gpufair/gpufair/p2p/wire"
@@ -99,8 +100,10 @@ func newRig(t *testing.T) *rig {
 func (r *rig) start() {
 	s, err := settle.New(settle.Config{Network: r.node, Protocol: p2p.ProtocolID(testNet, work.ProtoSettle), Books: r.books})
 	must(r.t, err)
+	known, err := delegation.New(r.node, p2p.ProtocolID(testNet, work.ProtoIdentity), r.dev)
+	must(r.t, err)
 	a, err := New(Deps{
-		Device: r.dev, Network: r.node, Books: r.books, Settle: s, Images: r, Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
+		Device: r.dev, Network: r.node, Books: r.books, Delegations: known, Settle: s, Images: r, Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
 	}, Config{Network: testNet, Dir: r.dir, Results: 2 << 20, GiveUp: giveUp})
 	must(r.t, err)
 	zero := time.Now()

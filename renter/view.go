@@ -32,7 +32,7 @@ func (a *Agent) Search(ctx context.Context, req api.SearchRequest) (api.SearchRe
 		limit = 20
 	}
 	found := a.Board.Book().Search(q, order, limit+probed, time.Now())
-	out := api.SearchResult{Offers: []api.Offer{}, Known: a.Board.Book().Len()}
+	out := api.SearchResult{Offers: []api.Offer{}, Known: a.Board.Book().Len(), Peers: len(a.Network.Peers())}
 	alive := 0
 	if !req.NoProbe {
 		top := min(len(found), probed)
@@ -47,9 +47,9 @@ func (a *Agent) Search(ctx context.Context, req api.SearchRequest) (api.SearchRe
 		out.Offers = append(out.Offers, v)
 	}
 	if len(out.Offers) == 0 {
-		out.Note = fmt.Sprintf("%d offers are known, none of them matches", out.Known)
+		out.Note = "none matches; known: " + count(out.Known, "offer")
 		if out.Known == 0 {
-			out.Note = "no offers are known yet: join a peer with an invite (gpufair join), or wait a few seconds after the start"
+			out.Note = nothingKnown(out.Peers)
 		}
 	}
 	return out, nil
@@ -96,10 +96,10 @@ func (a *Agent) Show(ctx context.Context, id string) (api.Explanation, error) {
 	t := f.Entry.Terms
 	e := api.Explanation{Offer: a.viewOffer(f), Passport: a.passport(ctx, f)}
 	e.Terms = []string{
-		fmt.Sprintf("%s %s per device-hour, billed by the millisecond while the job runs; at least %d s and at most %d s a lease",
-			f.Lot.Price, f.Entry.Unit, f.Lot.MinTerm, f.Lot.MaxTerm),
+		fmt.Sprintf("%s %s per device-hour, billed by the millisecond while the job runs, however short that is", f.Lot.Price, f.Entry.Unit),
+		fmt.Sprintf("a lease is for %d s to %d s: the rent of the least is held on credit, not charged", f.Lot.MinTerm, f.Lot.MaxTerm),
 		fmt.Sprintf("the owner may take the device back with %d s of notice; %d s of rent come off then", t.Notice, t.Reclaim),
-		fmt.Sprintf("credit for a stranger: %s %s; due in %d days; paid by %s", f.Entry.Credit.Stranger, f.Entry.Unit, t.DueDays, strings.Join(t.Settlement, ", ")),
+		fmt.Sprintf("credit for a stranger: %s %s; due in %s; paid by %s", f.Entry.Credit.Stranger, f.Entry.Unit, count(int(t.DueDays), "day"), strings.Join(t.Settlement, ", ")),
 		fmt.Sprintf("sandbox %s, network: %s", t.Sandbox, t.Egress),
 	}
 	e.Warnings = []string{"figures are measured by the provider itself", "the owner of the machine can read the job's memory, files and environment"}
@@ -337,7 +337,9 @@ func failed(rec record) *api.Failed {
 func (a *Agent) Signal(ctx context.Context, id market.LeaseID, req api.SignalRequest) error {
 	j := a.find(id)
 	if j == nil {
-		return reason.Errorf(reason.NotPreparing, "the job has ended")
+		return &refusal{
+			why: fmt.Errorf("job %s has ended already", id.Short()), next: "gpufair results " + id.Short() + " says where its results lie",
+		}
 	}
 	switch state := j.record().State; {
 	case req.Release, state != work.Running && state != work.Paused && state != work.Stopping:
@@ -348,9 +350,16 @@ func (a *Agent) Signal(ctx context.Context, id market.LeaseID, req api.SignalReq
 		j.release(why)
 		return nil
 	case req.Signal == "":
-		_, err := j.ask(ctx, work.Ask{Action: work.ActStop})
+		return j.heard(j.ask(ctx, work.Ask{Action: work.ActStop}))
+	}
+	return j.heard(j.ask(ctx, work.Ask{Action: work.ActSignal, Signal: req.Signal}))
+}
+
+// heard words for people that a provider did not hear a signal.
+func (j *job) heard(_ work.Status, err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || !transient(err) {
 		return err
 	}
-	_, err := j.ask(ctx, work.Ask{Action: work.ActSignal, Signal: req.Signal})
-	return err
+	j.log.Info("signal not delivered", "err", err)
+	return fmt.Errorf("job %s: %w, so the job did not hear it", j.id.Short(), ErrSilent)
 }

@@ -196,7 +196,7 @@ func tell(send func(any) error, err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
 	}
-	f := api.Failed{Detail: err.Error(), Paid: "0"}
+	f := api.Failed{Detail: err.Error(), Next: renter.Next(err), Paid: "0"}
 	if r, ok := reason.Of(err); ok {
 		advice, _ := r.Code.Advice()
 		f.Code, f.Detail, f.Next = string(r.Code), r.String(), advice.Renter
@@ -220,7 +220,9 @@ func fail(err error) error {
 	case errors.As(err, &syntax):
 		return serve.Fail(http.StatusUnprocessableEntity, err, "gpufair search --help shows the language")
 	case errors.Is(err, renter.ErrRequest), errors.Is(err, renter.ErrAmbiguous):
-		return serve.Fail(http.StatusUnprocessableEntity, err, "")
+		return serve.Fail(http.StatusUnprocessableEntity, err, renter.Next(err))
+	case errors.Is(err, renter.ErrSilent):
+		return serve.Fail(http.StatusBadGateway, err, "wait until it is back, or give the lease up: gpufair stop --release JOB")
 	}
 	return serve.Fail(http.StatusInternalServerError, err, "the agent's log says more")
 }

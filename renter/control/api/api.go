@@ -46,6 +46,7 @@ type SearchRequest struct {
 type SearchResult struct {
 	Offers []Offer `json:"offers"`
 	Known  int     `json:"known" doc:"live offers in the book"`
+	Peers  int     `json:"peers" doc:"connected"`
 	Note   string  `json:"note,omitempty" doc:"why there is so little"`
 }
 
