@@ -57,8 +57,8 @@ func likely(ctx context.Context, c api.Client, req api.RunRequest) (api.Offer, e
 	if !strings.Contains(req.Query, "kind") {
 		next += "; only GPUs are looked for unless -q says kind=cpu"
 	}
-	return api.Offer{}, cli.Fail(cli.ExitNothing, fmt.Sprintf("run: no live offer matches %q with %d free devices", req.Query, req.Devices),
-		errors.New(orElse(found.Note, fmt.Sprintf("%d offers are known", found.Known))), next)
+	return api.Offer{}, cli.Fail(cli.ExitNothing, fmt.Sprintf("run: no live offer matches %q with %s", req.Query, cli.Count(req.Devices, "free device")),
+		errors.New(orElse(found.Note, "known: "+cli.Count(found.Known, "offer"))), next)
 }
 
 // anHour is what an hour of an offer costs, or its shortest term if that is longer.
@@ -154,10 +154,11 @@ func planLines(p api.Plan, req api.RunRequest) []string {
 	}
 	rows := [][2]string{
 		{"offer", fmt.Sprintf("%s: %s at %s %s per device-hour, of %s", o.ID, modelOf(o), o.Price, o.Unit, shortAccount(o.Provider))},
-		{"device", fmt.Sprintf("%d of %d free, with %d cores, %s RAM, %s disk each", o.Free, o.Devices, o.Cores, mib(o.MemoryMiB), mib(o.DiskMiB))},
+		{"device", fmt.Sprintf("%d of %d free, with %s, %s RAM, %s disk each", o.Free, o.Devices, cli.Count(o.Cores, "core"), mib(o.MemoryMiB), mib(o.DiskMiB))},
 		{"measured", measured(o, 4)},
 		{"hold", fmt.Sprintf("%s %s, for the shortest term of %s", p.Hold, p.Unit, cli.Span(time.Duration(o.MinTerm)*time.Second))},
-		{"budget", fmt.Sprintf("%s %s at the most, which pays for %s; credit lasts %s", p.Budget, p.Unit, lasts(p.BudgetEnds), lasts(p.CreditEnds))},
+		{"budget", fmt.Sprintf("%s %s at the most, which pays for %s", p.Budget, p.Unit, lasts(p.BudgetEnds))},
+		{"credit", "by the offer it lasts " + lasts(p.CreditEnds) + "; the owner may have set you another limit"},
 		{"push", files},
 		{"results", req.Output},
 	}

@@ -116,6 +116,8 @@ func resultsOf(j api.Job) string {
 		return j.Output
 	case "partial":
 		return j.Output + " (partial)"
+	case "kept":
+		return "kept: gpufair results " + shortID(j.ID) + " --output DIR"
 	}
 	return orElse(j.Results, "-")
 }
@@ -152,8 +154,11 @@ A job that does not run yet, and any job with --release, is let go of at once: w
 				a.Note("gpufair: the lease of job %s is released", shortID(j.ID))
 			case req.Signal != "":
 				a.Note("gpufair: job %s got %s", shortID(j.ID), req.Signal)
+			case j.Started == nil:
+				a.Note("gpufair: job %s did not run yet: its lease is released", shortID(j.ID))
 			default:
-				a.Note("gpufair: job %s is %s; `gpufair logs -f %s` follows it to its end", shortID(j.ID), j.State, shortID(j.ID))
+				a.Note("gpufair: job %s got SIGTERM; SIGKILL follows if it has not ended within its stop time, then its results come home: "+
+					"`gpufair logs -f %s` follows it", shortID(j.ID), shortID(j.ID))
 			}
 			return nil
 		},

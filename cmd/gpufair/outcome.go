@@ -87,6 +87,8 @@ func summary(j api.Job) string {
 		return s + "; results in " + j.Output
 	case "partial":
 		return s + "; what had come home by then is in " + j.Output
+	case "kept":
+		return s + "; its results are kept, since their folder could not be made: gpufair results " + shortID(j.ID) + " --output DIR"
 	}
 	return s + "; no results"
 }

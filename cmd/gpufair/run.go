@@ -235,6 +235,9 @@ func (f *runFlags) pairs() error {
 
 // paths makes paths absolute: the agent stands in another folder.
 func (f *runFlags) paths(imagePath string) (err error) {
+	if _, err := os.Stat(imagePath); errors.Is(err, os.ErrNotExist) { // said of what was typed: it may be a registry's name
+		return cli.Fail(cli.ExitUsage, "run: image "+cli.Clean(imagePath), image.Missing(imagePath), takes)
+	}
 	if f.req.Image, err = filepath.Abs(imagePath); err != nil {
 		return err
 	}
@@ -273,6 +276,9 @@ func newFolder(path string) (string, error) {
 	return abs, nil
 }
 
+// takes is what to do about a wrong image.
+const takes = "gpufair run takes what `docker save`, `podman save` or `buildah push NAME oci-archive:FILE` write"
+
 // check looks at the files here, before an agent or a provider is asked.
 func (f *runFlags) check(ctx context.Context) error {
 	img, err := image.Opener{}.Open(ctx, f.req.Image, "linux/"+runtime.GOARCH)
@@ -283,7 +289,7 @@ func (f *runFlags) check(ctx context.Context) error {
 		err = nil // an offer may be of the platform that it is for
 	}
 	if err != nil {
-		return cli.Fail(cli.ExitUsage, "run", err, "gpufair run takes what `docker save`, `podman save` or `buildah push NAME oci-archive:FILE` write")
+		return cli.Fail(cli.ExitUsage, "run", err, takes)
 	}
 	if f.req.Input != "" {
 		if _, err := os.Stat(f.req.Input); err != nil {

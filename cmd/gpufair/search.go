@@ -74,9 +74,12 @@ func (a *app) search(c *cobra.Command, req api.SearchRequest) error {
 	}
 	if len(found.Offers) == 0 {
 		next := "fewer conditions may find something"
-		if found.Known == 0 {
+		switch {
+		case found.Known == 0 && found.Peers > 0:
+			next = "try again in a minute; gpufair peers lists who is connected, and `gpufaird status` tells each owner why nothing is offered"
+		case found.Known == 0:
 			next = "gpufair join STRING, with what `gpufaird invite` prints on the other side; gpufair doctor says what is missing"
-		} else if !strings.Contains(req.Query, "kind") {
+		case !strings.Contains(req.Query, "kind"):
 			next += "; without kind=cpu or kind=any only GPUs are searched"
 		}
 		return &cli.Error{Code: cli.ExitNothing, What: orElse(cli.Clean(found.Note), "no offer matches"), Next: next}
@@ -188,13 +191,13 @@ func oneArg(what string) cobra.PositionalArgs {
 		if len(args) == 1 && args[0] != "" {
 			return nil
 		}
-		return cli.Usagef(c.CommandPath()+" --help", "%s: got %d arguments, want one: %s", c.CommandPath(), len(args), what)
+		return cli.Usagef(c.CommandPath()+" --help", "%s: got %s, want one: %s", c.CommandPath(), cli.Count(len(args), "argument"), what)
 	}
 }
 
 func (a *app) explain(e api.Explanation) error {
 	o := e.Offer
-	size := fmt.Sprintf("%d cores, %s RAM, %s disk each", o.Cores, mib(o.MemoryMiB), mib(o.DiskMiB))
+	size := fmt.Sprintf("%s, %s RAM, %s disk each", cli.Count(o.Cores, "core"), mib(o.MemoryMiB), mib(o.DiskMiB))
 	where := []string{}
 	for _, s := range []string{o.Region, o.Arch, o.Driver} {
 		if s != "" {

@@ -28,12 +28,16 @@ type stall struct {
 	submitted []api.RunRequest // those that were no dry run
 	signals   []api.SignalRequest
 	refuse    error
+	nothing   *api.SearchResult // in place of the offer
 }
 
 var _ control.Agent = (*stall)(nil)
 
 func (s *stall) Search(context.Context, api.SearchRequest) (api.SearchResult, error) {
-	return api.SearchResult{Offers: []api.Offer{s.offer}, Known: 1}, nil
+	if s.nothing != nil {
+		return *s.nothing, nil
+	}
+	return api.SearchResult{Offers: []api.Offer{s.offer}, Known: 1, Peers: 1}, nil
 }
 
 func (s *stall) Show(_ context.Context, id string) (api.Explanation, error) {
@@ -199,7 +203,7 @@ func TestVerbs(t *testing.T) {
 		{"logs old --since 2026-01-02T04:04:05Z", 0, []string{"three\n"}, "two\n"},
 		{"logs old --json", 0, []string{`{"time":"2026-01-02T03:04:05Z","stream":"out","text":"one\n"}`, `"stream":"err"`}, ""},
 		{"logs nosuch", cli.ExitNotFound, nil, "gpufair ps --all"},
-		{"stop new", 0, nil, "job efefefefefef is running"},
+		{"stop new", 0, nil, "job efefefefefef got SIGTERM; SIGKILL follows"},
 		{"stop new --release", 0, nil, "the lease of job efefefefefef is released"},
 		{"stop new -s usr1", 0, nil, "got SIGUSR1"},
 		{"stop new --json", 0, []string{`{"id":"efef`}, ""},
@@ -238,7 +242,7 @@ func TestQuestions(t *testing.T) {
 		errs    []string
 	}{
 		"nobody to ask":  {budget: "0.25", errs: []string{"no --budget: the job may cost 0.25 CREDIT, an hour of offer 8QmxYz1p.1", "be careful"}},
-		"budget given":   {args: []string{"--budget", "2"}, budget: "2", errs: []string{"2 CREDIT at the most, which pays for 2 h; credit lasts for ever"}},
+		"budget given":   {args: []string{"--budget", "2"}, budget: "2", errs: []string{"2 CREDIT at the most, which pays for 2 h", "by the offer it lasts for ever; the owner may have set you another limit"}},
 		"asked":          {tty: true, answers: "\ny\n", budget: "0.25", offer: "8QmxYz1p.1", errs: []string{"The most that the job may cost, in CREDIT", "Buy it?"}},
 		"asked and told": {tty: true, answers: "0.5\nyes\n", budget: "0.5", offer: "8QmxYz1p.1"},
 		"nonsense":       {tty: true, answers: "much\n", code: cli.ExitRun, errs: []string{`"much" is no amount`}},
@@ -275,6 +279,37 @@ func TestQuestions(t *testing.T) {
 				t.Errorf("bought %+v", r)
 			}
 		})
+	}
+}
+
+// TestNothingFound wants a next step that fits: whoever is connected need not join.
+func TestNothingFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		query string
+		found api.SearchResult
+		want  string
+	}{
+		"alone":     {"kind=cpu", api.SearchResult{Note: "none"}, "next: gpufair join STRING"},
+		"connected": {"kind=cpu", api.SearchResult{Note: "none", Peers: 1}, "next: try again in a minute; gpufair peers"},
+		"no kind":   {"", api.SearchResult{Note: "none", Known: 1, Peers: 1}, "only GPUs are searched"},
+	} {
+		s := newStall()
+		s.nothing = &c.found
+		code, _, errs := person{home: s.open(t)}.types(t, "search", c.query)
+		if code != cli.ExitNothing || !strings.Contains(errs, c.want) {
+			t.Errorf("%s: exit %d: %s", name, code, errs)
+		}
+	}
+}
+
+// TestKeptResults wants it said where results are that have no folder.
+func TestKeptResults(t *testing.T) {
+	j := newStall().jobs[0]
+	j.Results = "kept"
+	for _, got := range []string{summary(j), resultsOf(j)} {
+		if !strings.Contains(got, "kept") || !strings.Contains(got, "gpufair results cdcdcdcdcdcd --output DIR") {
+			t.Error(got)
+		}
 	}
 }
 

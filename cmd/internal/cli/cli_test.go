@@ -318,7 +318,7 @@ func TestProgram(t *testing.T) {
 	if code, _, errs := run("config", "init", "--home", home); code != ExitOK {
 		t.Error(errs)
 	}
-	if code, _, errs := run("config", "init", "--home", home); code != ExitSystem || !strings.Contains(errs, "nothing is overwritten") {
+	if code, _, errs := run("config", "init", "--home", home); code != ExitUsage || !strings.Contains(errs, "nothing is overwritten") {
 		t.Error(code, errs)
 	}
 	if code, _, errs := run("config", "check", "--home", home); code != ExitOK || !strings.Contains(errs, "is fine") {
