@@ -82,6 +82,8 @@ func KindOf(err error) Kind {
 		return KindForbidden
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return KindTimeout
+	case errors.Is(err, context.Canceled): // of a handler: the peer, its connection or this network went away; no fault of the program
+		return KindUnavailable
 	default:
 		return KindInternal
 	}

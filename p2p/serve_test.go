@@ -36,6 +36,7 @@ func TestKindOf(t *testing.T) {
 		{identity.ErrVersion, p2p.KindVersion},
 		{identity.ErrPower, p2p.KindForbidden},
 		{context.DeadlineExceeded, p2p.KindTimeout},
+		{fmt.Errorf("serve log: %w", context.Canceled), p2p.KindUnavailable},
 		{fmt.Errorf("read: %w", os.ErrDeadlineExceeded), p2p.KindTimeout},
 	} {
 		if got := p2p.KindOf(c.err); got != c.want {
@@ -195,6 +196,7 @@ func TestFinish(t *testing.T) {
 		{p2p.Respond(silent, nil, ours, 10), true, 0, true},
 		{fmt.Errorf("frame: %w", wire.ErrTooLarge), false, p2p.KindBadRequest, false},
 		{p2p.Errorf(p2p.KindForbidden, "no"), false, p2p.KindForbidden, false},
+		{fmt.Errorf("serve log: %w", context.Canceled), false, p2p.KindUnavailable, false},
 		{ours, false, p2p.KindInternal, true},
 	} {
 		var s endings
