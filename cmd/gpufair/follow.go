@@ -120,6 +120,9 @@ func (f *follower) event(ctx context.Context, e api.RunEvent) error {
 		f.startLogs(ctx, e.Job.ID)
 	}
 	if f.JSON && !f.detached {
+		if e.Step == api.StepDone && e.Error == nil {
+			return nil // the last line, after the last of the output: conclude prints it
+		}
 		return f.PrintJSON(e)
 	}
 	if f.detached && e.Error == nil && e.Job != nil && e.Step != api.StepBuy {
@@ -306,6 +309,11 @@ func (f *follower) conclude(ctx context.Context, err error) error {
 		return failure(f.last.Error)
 	case f.last.Step == api.StepDone && f.last.Job != nil:
 		f.drain()
+		if f.JSON {
+			if err := f.PrintJSON(f.last); err != nil {
+				return err
+			}
+		}
 		return f.outcome(*f.last.Job)
 	case f.last.Job != nil:
 		if err == nil {
