@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -164,11 +165,19 @@ func (d Desk) lane(ctx context.Context, start string) (ledger.Lane, error) {
 	case err != nil:
 		return ledger.Lane{}, fail(err)
 	case len(lanes) == 0:
-		return ledger.Lane{}, serve.Fail(http.StatusNotFound, fmt.Errorf("lease %q: not in this ledger", start), "`ledger` lists the counterparties")
+		return ledger.Lane{}, serve.Fail(http.StatusNotFound, fmt.Errorf("lease %q: not in this ledger", start), d.listsLeases())
 	case len(lanes) > 1:
 		return ledger.Lane{}, serve.Fail(http.StatusConflict, fmt.Errorf("lease %q: fits %d leases", start, len(lanes)), "give more of its id")
 	}
 	return lanes[0], nil
+}
+
+// listsLeases says where a lease's id is found.
+func (d Desk) listsLeases() string {
+	if d.Role == ledger.AsRenter {
+		return "give a job's id as `gpufair ps --all` lists it, or the start of it: the ledger does not know jobs by name"
+	}
+	return "give a lease's id as `gpufaird leases --all` lists it, or the start of it"
 }
 
 func (d Desk) credit(a huma.API) {
@@ -212,13 +221,13 @@ func (d Desk) settlements(a huma.API) {
 	})
 	serve.Post(a, "/settle", "Record a payment made outside, for both to sign", d.settle)
 	type one struct {
-		ID string `path:"id" doc:"id of the settlement, in full"`
+		ID string `path:"id" doc:"id of a settlement, or an unambiguous start of it"`
 	}
 	decide := func(path, summary string, f func(context.Context, wire.Hash) error) {
 		huma.Register(a, serve.Op(http.MethodPost, path, summary), func(ctx context.Context, in *one) (*serve.Body[statement.Settlement], error) {
-			id, err := wire.ParseHash(in.ID)
+			id, err := d.settlement(ctx, in.ID)
 			if err != nil {
-				return nil, serve.Fail(http.StatusUnprocessableEntity, err, "`settle list` shows the ids; give one in full")
+				return nil, err
 			}
 			if err := f(ctx, id); err != nil {
 				return nil, fail(err)
@@ -234,6 +243,29 @@ func (d Desk) settlements(a huma.API) {
 		return errors.Join(d.Settle.Refuse(ctx, id, "refused by its owner"), d.bring(ctx, id))
 	})
 	decide("/settlements/{id}/send", "Ask the other side again", d.bring)
+}
+
+// settlement finds a settlement by its id or an unambiguous start of it.
+func (d Desk) settlement(ctx context.Context, start string) (id wire.Hash, err error) {
+	if id, err := wire.ParseHash(strings.ToLower(start)); err == nil {
+		return id, nil
+	}
+	var list []statement.Settlement
+	err = d.Books.View(ctx, func(r *books.Reader) (err error) { list, err = r.ShowSettlements(); return err })
+	if err != nil {
+		return id, fail(err)
+	}
+	list = slices.DeleteFunc(list, func(s statement.Settlement) bool {
+		return start == "" || !strings.HasPrefix(s.ID, strings.ToLower(start))
+	})
+	switch len(list) {
+	case 0:
+		return id, serve.Fail(http.StatusNotFound, fmt.Errorf("settlement %q: not in this ledger", start), "`settle list` shows the ids")
+	case 1:
+		id, err = wire.ParseHash(list[0].ID)
+		return id, fail(err)
+	}
+	return id, serve.Fail(http.StatusConflict, fmt.Errorf("settlement %q: fits %d settlements", start, len(list)), "give more of its id")
 }
 
 // fail makes an error one for the person who asked.

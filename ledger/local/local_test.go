@@ -2,6 +2,7 @@ package local_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -109,5 +110,63 @@ func TestExport(t *testing.T) {
 	}
 	if r := ask(t, d, "/ledger/export?format=pdf"); r.StatusCode != http.StatusUnprocessableEntity {
 		t.Errorf("pdf: %s", r.Status)
+	}
+}
+
+// TestSettlementByItsStart: the start of an id is enough where it fits one settlement only, as for leases.
+func TestSettlementByItsStart(t *testing.T) {
+	d, _ := desk(t)
+	var asked int
+	d.Peer = func(context.Context, identity.AccountID) (identity.PeerID, error) {
+		asked++
+		return identity.PeerID{}, errors.New("nobody to ask")
+	}
+	post := func(id string) (int, string) {
+		mux := http.NewServeMux()
+		local.Register(serve.NewAPI(mux, serve.Config{Title: "x", Version: "1"}), d)
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/settlements/"+id+"/send", nil))
+		return w.Code, w.Body.String()
+	}
+	starts := map[byte]int{} // settlements by the first letter of their id
+	var last string
+	for n := range money.Micro(17) { // of 16 letters one comes twice
+		err := d.Books.Update(t.Context(), func(tx *books.Tx) error {
+			id, _, err := tx.Propose(books.Payment{Channel: d.Books.Channel(identity.AccountID{7}, money.Credit), Amount: n + 1, Method: "manual"})
+			last = id.String()
+			starts[last[0]]++
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{last, last[:40], strings.ToUpper(last[:40])} {
+		before := asked
+		if code, text := post(id); asked != before+1 || !strings.Contains(text, "nobody to ask") && code != http.StatusInternalServerError {
+			t.Errorf("%s: not found: %d %s", id, code, text)
+		}
+	}
+	for first, n := range starts {
+		if n < 2 {
+			continue
+		}
+		if code, text := post(string(first)); code != http.StatusConflict || !strings.Contains(text, "give more of its id") {
+			t.Errorf("%c fits %d: %d %s", first, n, code, text)
+		}
+	}
+	if code, text := post("nosuch"); code != http.StatusNotFound || !strings.Contains(text, "settle list") {
+		t.Errorf("no such: %d %s", code, text)
+	}
+}
+
+// TestLeaseNotHere: the next step names what lists ids, on either side.
+func TestLeaseNotHere(t *testing.T) {
+	d, _ := desk(t)
+	for role, want := range map[ledger.Role]string{ledger.AsRenter: "gpufair ps --all", ledger.AsProvider: "gpufaird leases --all"} {
+		d.Role = role
+		if r := ask(t, d, "/ledger/leases/picture"); r.StatusCode != http.StatusNotFound || !strings.Contains(body(t, r), want) {
+			t.Errorf("%v: %s", role, r.Status)
+		}
 	}
 }

@@ -142,8 +142,8 @@ func (d *Daemon) settleList() *cobra.Command {
 
 func (d *Daemon) settleDecide(verb, what string) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " ID", Short: what, Args: exactly("the id of a settlement, as `settle list` prints it", 1),
-		Example: fmt.Sprintf("  %s settle %s 5c1e…", d.Name, verb),
+		Use: verb + " ID", Short: what, Args: exactly("the id of a settlement, as `settle list` prints it, or the start of one", 1),
+		Example: fmt.Sprintf("  %s settle %s 5c1e", d.Name, verb),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			v, err := send[statement.Settlement](cmd.Context(), d, verb+" settlement "+short(args[0]), http.MethodPost,
 				"/settlements/"+url.PathEscape(args[0])+"/"+verb, nil)
