@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpufair/gpufair/ledger"
@@ -106,6 +107,18 @@ func (c Config) Validate() error {
 
 // Serves reports whether the owner named the account.
 func (c Config) Serves(a identity.AccountID) bool { return slices.Contains(c.Accounts, a) }
+
+// missing says what an owner has yet to configure before anything can be offered; empty if nothing is.
+func (c Config) missing() string {
+	var parts []string
+	if len(c.Lots) == 0 {
+		parts = append(parts, "no device is configured: add a [[cpu]] to the settings")
+	}
+	if len(c.Accounts) == 0 {
+		parts = append(parts, "no account is served: add one to serve.accounts")
+	}
+	return strings.Join(parts, "; ")
+}
 
 // Use names the owner's use terms.
 func (c Config) Use() wire.Hash { return wire.Sum("gpufair/use-terms/1", []byte(c.UseTerms)) }

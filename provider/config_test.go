@@ -8,7 +8,9 @@ import (
 
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
+	"github.com/gpufair/gpufair/provider/control/api"
 )
 
 func goodConfig() Config {
@@ -60,5 +62,36 @@ func TestLimits(t *testing.T) {
 	c.Credit.Stranger = &own
 	if l, err := c.Limits(); err != nil || l.Stranger != 7 || l.StrangersTotal != dearest.StrangersTotal {
 		t.Errorf("%+v %v", l, err)
+	}
+}
+
+// A daemon that nobody configured is idle, not stuck, and names each thing that is missing.
+func TestIdle(t *testing.T) {
+	const device, account = "no device is configured", "no account is served"
+	for name, c := range map[string]struct {
+		lots, accounts int
+		want           string
+		says           []string
+	}{
+		"fresh":      {0, 0, api.Idle, []string{device, account}},
+		"no account": {1, 0, api.Idle, []string{account}},
+		"no device":  {0, 1, api.Idle, []string{device}},
+		"all":        {1, 1, api.Stuck, []string{"something else"}},
+	} {
+		a := &Agent{why: "something else", sandbox: RuntimeInfo{Name: "fake"}}
+		a.conf.Lots, a.conf.Accounts = make([]Lot, c.lots), make([]identity.AccountID, c.accounts)
+		s := api.Status{State: api.Serving}
+		a.state(&s, time.Now())
+		if s.State != c.want || len(s.Warnings) != 1 {
+			t.Fatalf("%s: %s %q", name, s.State, s.Warnings)
+		}
+		for _, want := range c.says {
+			if !strings.Contains(s.Warnings[0], want) {
+				t.Errorf("%s: %q does not say %q", name, s.Warnings[0], want)
+			}
+		}
+		if c.lots == 1 && strings.Contains(s.Warnings[0], device) || c.accounts == 1 && strings.Contains(s.Warnings[0], account) {
+			t.Errorf("%s: %q names what is there", name, s.Warnings[0])
+		}
 	}
 }

@@ -106,8 +106,8 @@ func (a *Agent) compose(now time.Time) (market.Offer, string) {
 		return market.Offer{}, "the ledger is read-only: run gpufaird ledger verify"
 	case a.sandbox.Name == "":
 		return market.Offer{}, "the container runtime does not answer: run gpufaird doctor"
-	case len(a.conf.Accounts) == 0:
-		return market.Offer{}, "no account is served: add one to serve.accounts"
+	case a.conf.missing() != "":
+		return market.Offer{}, a.conf.missing()
 	}
 	limits, err := a.conf.Limits()
 	if err != nil {

@@ -35,7 +35,15 @@ func (a *Agent) Status(ctx context.Context) (api.Status, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.Network = a.conf.Network
-	now := time.Now()
+	a.state(&s, time.Now())
+	if skew := a.board.Skew(); skew.Wrong() {
+		s.Warnings = append(s.Warnings, skew.String())
+	}
+	return s, nil
+}
+
+// state judges how the owner's side stands; a.mu is held.
+func (a *Agent) state(s *api.Status, now time.Time) {
 	switch {
 	case a.pause.active(now):
 		s.State = api.Paused
@@ -45,14 +53,13 @@ func (a *Agent) Status(ctx context.Context) (api.Status, error) {
 		}
 	case len(a.measuring) > 0 && len(a.passports) == 0:
 		s.State = api.Starting
+	case a.conf.missing() != "":
+		s.State = api.Idle
+		s.Warnings = append(s.Warnings, "nothing is offered: "+a.conf.missing())
 	case a.why != "":
 		s.State = api.Stuck
 		s.Warnings = append(s.Warnings, "nothing is offered: "+a.why)
 	}
-	if skew := a.board.Skew(); skew.Wrong() {
-		s.Warnings = append(s.Warnings, skew.String())
-	}
-	return s, nil
 }
 
 // Devices lists the machine's devices as they stand.

@@ -74,7 +74,7 @@ type runtimeConfig struct {
 	Namespace string   `toml:"namespace" comment:"of containerd, for this daemon's containers alone"`
 	Root      string   `toml:"root" comment:"where runc keeps its state; empty: /run/containerd/runc. A private containerd needs its own"`
 	Init      string   `toml:"init" comment:"the gpufair-init that starts every job; empty: the one beside this program"`
-	Inbox     cli.Size `toml:"inbox" comment:"disk for images and inputs that renters send, until they are unpacked"`
+	Inbox     cli.Size `toml:"inbox" comment:"disk for images and inputs that renters send, until they are unpacked; shared equally by the devices on offer"`
 }
 
 // configHeader stands over the file that `config init` writes.

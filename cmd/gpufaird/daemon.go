@@ -301,7 +301,21 @@ func openRuntime(ctx context.Context, c config, self string) (*containerd.Client
 	defer cancel()
 	if _, err := client.Info(ctx); err != nil {
 		return nil, errors.Join(cli.Fail(cli.ExitSystem, "reach containerd at "+c.Runtime.Address, err,
-			"apt-get install containerd && systemctl start containerd; or set runtime.address"), client.Close())
+			startContainerd(systemdRuns())), client.Close())
 	}
 	return client, nil
+}
+
+// systemdRuns reports whether systemd is this machine's init, as sd_booted(3) does: in a container and often in WSL 2 it is not.
+func systemdRuns() bool {
+	info, err := os.Lstat("/run/systemd/system")
+	return err == nil && info.IsDir()
+}
+
+// startContainerd is how to get containerd on this machine.
+func startContainerd(systemd bool) string {
+	if systemd {
+		return "apt-get install containerd && systemctl start containerd; or set runtime.address"
+	}
+	return "apt-get install containerd, then start it by hand, since no systemd runs here: containerd &; or set runtime.address"
 }

@@ -110,7 +110,7 @@ func checkLocks(c *config) local.Check {
 	if len(c.CPU) == 0 {
 		return wire.Finding(wire.LevelWarn, "cores", "no device is configured", "add a [[cpu]] to the settings: gpufaird config init --print shows one")
 	}
-	return wire.Check("cores", "%d devices configured, nobody else uses them", len(c.CPU))
+	return wire.Check("cores", "%s configured, nobody else uses them", cli.Count(len(c.CPU), "device"))
 }
 
 func checkServe(c *config) local.Check {
@@ -118,7 +118,7 @@ func checkServe(c *config) local.Check {
 		return wire.Finding(wire.LevelWarn, "serve.accounts", "empty: nobody is served",
 			"add the account that `gpufair identity show` prints on the renter's machine")
 	}
-	return wire.Check("serve.accounts", "%d accounts are served", len(c.Serve.Accounts))
+	return wire.Check("serve.accounts", "%s served", cli.Count(len(c.Serve.Accounts), "account"))
 }
 
 // checks are the running daemon's findings beyond those of the base.
@@ -147,7 +147,7 @@ func (d *daemon) checks(ctx context.Context) []local.Check {
 	case !d.agent.Told():
 		out = append(out, wire.Finding(wire.LevelWarn, "offer", "published, but nobody has heard it yet", "a renter must join: gpufaird invite prints the string for it"))
 	default:
-		out = append(out, wire.Check("offer", "published and told, %d lots", len(offers.Lots)))
+		out = append(out, wire.Check("offer", "published and told, %s", cli.Count(len(offers.Lots), "lot")))
 	}
 	return out
 }

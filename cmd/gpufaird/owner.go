@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -23,7 +24,8 @@ func statusCommand(p *cli.Program, d *verbs.Daemon) *cobra.Command {
 	var watch, line bool
 	c := &cobra.Command{
 		Use: "status", Short: "how the daemon stands, at a glance",
-		Long:    "Exit codes: 0 serving or paused, 4 the daemon does not answer, 13 it runs, but can't serve (the warnings say why).",
+		Long: "Exit codes: 0 serving, paused or idle, 4 the daemon does not answer, 13 it runs, but can't serve (the warnings say why).\n" +
+			"State idle is one of 0: it runs well, but no device or no account is configured.",
 		Example: "  gpufaird status\n  gpufaird status --line            # for a status bar\n  gpufaird status --watch --json    # an object at each change",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			show := func(s api.Status) error { return printStatus(p, s) }
@@ -66,7 +68,7 @@ func statusCommand(p *cli.Program, d *verbs.Daemon) *cobra.Command {
 
 func printStatus(p *cli.Program, s api.Status) error {
 	now := time.Now()
-	colour := map[string]cli.Colour{api.Serving: cli.Good, api.Paused: cli.Warn, api.Starting: cli.Warn, api.Stuck: cli.Bad}[s.State]
+	colour := map[string]cli.Colour{api.Serving: cli.Good, api.Paused: cli.Warn, api.Starting: cli.Warn, api.Idle: cli.Warn, api.Stuck: cli.Bad}[s.State]
 	state := p.Paint(colour, cli.Clean(s.State))
 	if s.PausedUntil != nil {
 		state += " until " + p.Time(*s.PausedUntil, now)
@@ -74,7 +76,7 @@ func printStatus(p *cli.Program, s api.Status) error {
 	pairs := [][2]string{
 		{"state", state},
 		{"account", s.Account},
-		{"network", fmt.Sprintf("%s, %d peers", cli.Clean(s.Network), s.Peers)},
+		{"network", cli.Clean(s.Network) + ", " + cli.Count(s.Peers, "peer")},
 		{"up", cli.Ago(s.Since, now) + ", version " + cli.Clean(s.Version)},
 		{"earned today", amountsText(s.Today)},
 		{"owed", amountsText(s.Owed)},
@@ -240,7 +242,7 @@ func deviceID(ctx context.Context, d *verbs.Daemon, c api.Client, start string) 
 		}
 	}
 	if len(found) != 1 {
-		return "", cli.Fail(cli.ExitNotFound, fmt.Sprintf("device %q", cli.Clean(start)), fmt.Errorf("fits %d devices", len(found)), "gpufaird status lists them")
+		return "", cli.Fail(cli.ExitNotFound, fmt.Sprintf("device %q", cli.Clean(start)), errors.New("fits "+cli.Count(len(found), "device")), "gpufaird status lists them")
 	}
 	return found[0], nil
 }
@@ -280,20 +282,28 @@ func offersCommand(p *cli.Program, d *verbs.Daemon) *cobra.Command {
 			case p.JSON:
 				return p.PrintJSON(o)
 			}
-			if o.NotServed != "" {
-				p.Note("nothing is offered: %s", cli.Clean(o.NotServed))
-			}
-			if o.Hash != "" {
-				p.Note("offer %s, number %d, %d bytes, issued %s, for %d accounts", shortID(o.Hash), o.Seq, o.Bytes, cli.Ago(o.IssuedAt, time.Now()), len(o.Accounts))
-			}
-			tab := p.Table(">LOT", "KIND", "MODEL", ">FREE", ">PRICE", "TERMS", "FIGURES")
-			for _, l := range o.Lots {
-				terms := cli.Span(time.Duration(l.MinTerm)*time.Second) + " to " + cli.Span(time.Duration(l.MaxTerm)*time.Second)
-				tab.Row(l.ID, l.Kind, l.Model, fmt.Sprintf("%d/%d", l.Free, l.Devices), l.Price+" "+l.Unit+"/h", terms, figuresText(l.Figures))
-			}
-			return tab.Print()
+			return printOffers(p, o)
 		},
 	}
+}
+
+func printOffers(p *cli.Program, o api.Offers) error {
+	if o.NotServed != "" {
+		p.Note("nothing is offered: %s", cli.Clean(o.NotServed))
+	}
+	if len(o.Lots) == 0 {
+		return nil
+	}
+	if o.Hash != "" {
+		p.Note("offer %s, number %d, %d bytes, issued %s, for %s", shortID(o.Hash), o.Seq, o.Bytes, cli.Ago(o.IssuedAt, time.Now()),
+			cli.Count(len(o.Accounts), "account"))
+	}
+	tab := p.Table(">LOT", "KIND", "MODEL", ">FREE", ">PRICE", "TERMS", "FIGURES")
+	for _, l := range o.Lots {
+		terms := cli.Span(time.Duration(l.MinTerm)*time.Second) + " to " + cli.Span(time.Duration(l.MaxTerm)*time.Second)
+		tab.Row(l.ID, l.Kind, l.Model, fmt.Sprintf("%d/%d", l.Free, l.Devices), l.Price+" "+l.Unit+"/h", terms, figuresText(l.Figures))
+	}
+	return tab.Print()
 }
 
 func leasesCommand(p *cli.Program, d *verbs.Daemon) *cobra.Command {

@@ -87,7 +87,7 @@ func (c *Client) Close() error {
 func (c *Client) Info(ctx context.Context) (provider.RuntimeInfo, error) {
 	v, err := c.client.Version(c.with(ctx))
 	if err != nil {
-		return provider.RuntimeInfo{}, c.fail(err, "ask containerd for its version")
+		return provider.RuntimeInfo{}, c.fail(err, "ask its version")
 	}
 	return provider.RuntimeInfo{Name: "containerd", Version: strings.TrimSpace(v.Version), Sandbox: "runc", Cgroup: c.cgroups.version()}, nil
 }
@@ -127,18 +127,16 @@ func (c *Client) fail(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", op, native)
 }
 
-// why says why containerd does not answer and what to do, which its own error does not.
+// why says why containerd does not answer, which its own error does not. What to do about it depends on the machine: the caller knows.
 func (c *Client) why(err error) string {
 	_, serr := os.Stat(c.config.Address)
 	switch {
 	case errors.Is(serr, fs.ErrNotExist):
-		return fmt.Sprintf("there is no socket at %s: install it (apt-get install containerd), start it (systemctl start containerd), or correct the address",
-			c.config.Address)
+		return "its socket is not there: containerd is not installed, does not run, or has another address"
 	case errors.Is(serr, fs.ErrPermission), strings.Contains(err.Error(), "permission denied"):
-		return fmt.Sprintf("no permission for %s: run as root", c.config.Address)
+		return "no permission for its socket: run as root"
 	case strings.Contains(err.Error(), "connection refused"):
-		return fmt.Sprintf("nothing listens at %s: containerd has stopped; start it (systemctl start containerd)", c.config.Address)
+		return "nothing listens on its socket: containerd has stopped"
 	}
-	return fmt.Sprintf("%v: containerd at %s has stopped or is starting; look at it (systemctl status containerd), start it (systemctl start containerd)",
-		err, c.config.Address)
+	return fmt.Sprintf("%v: containerd has stopped or is starting", err)
 }

@@ -308,7 +308,7 @@ func TestAdoption(t *testing.T) {
 			waited <- result{c, err}
 		}()
 		d.Kill()
-		if _, err := rig.Runtime.Status(ctx, j.ID); !errors.Is(err, provider.ErrUnavailable) || !strings.Contains(err.Error(), "systemctl start") {
+		if _, err := rig.Runtime.Status(ctx, j.ID); !errors.Is(err, provider.ErrUnavailable) || !strings.Contains(err.Error(), "containerd has stopped") {
 			t.Fatalf("status while containerd is down: %v", err)
 		}
 		if u, err := rig.Runtime.Usage(ctx, j.ID); err != nil || u.Pids == 0 {

@@ -110,7 +110,7 @@ func (b *Base) liveChecks() []local.Check {
 	case skew.Wrong():
 		out = append(out, Finding(LevelFail, "clock", skew.String()+": offers are dropped", "set the clock: timedatectl set-ntp true"))
 	case skew.Peers > 0:
-		out = append(out, Check("clock", "agrees with %d peers", skew.Peers))
+		out = append(out, Check("clock", "agrees with %s", cli.Count(skew.Peers, "peer")))
 	default:
 		out = append(out, Check("clock", "no peer has told its time yet"))
 	}

@@ -24,12 +24,13 @@ const (
 	Paused   = "paused"   // the owner stopped renting out
 	Starting = "starting" // measuring, or waiting for the runtime
 	Stuck    = "stuck"    // can't serve; Warnings says why
+	Idle     = "idle"     // nothing is configured to be offered; Warnings says what is missing
 )
 
 // Status is the answer to GET /status, and each line of GET /watch.
 type Status struct {
 	Version     string     `json:"version"`
-	State       string     `json:"state" enum:"serving,paused,starting,stuck"`
+	State       string     `json:"state" enum:"serving,paused,starting,stuck,idle"`
 	PausedUntil *time.Time `json:"paused_until,omitempty" doc:"absent: until resumed"`
 	Since       time.Time  `json:"since" doc:"start of the daemon"`
 	Account     string     `json:"account"`
