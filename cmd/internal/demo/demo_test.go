@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpufair/gpufair/renter/image"
@@ -45,5 +46,15 @@ func TestParseCores(t *testing.T) {
 	}
 	if cores, err := allowedCores(); err != nil || len(cores) == 0 {
 		t.Errorf("this machine: %v, %v", cores, err)
+	}
+}
+
+// TestNeedRoot wants a line that finds Go under sudo.
+func TestNeedRoot(t *testing.T) {
+	if err := needRoot(0); err != nil {
+		t.Error(err)
+	}
+	if err := needRoot(1000); err == nil || !strings.Contains(err.Error(), `next: sudo env "PATH=$PATH" make demo`) {
+		t.Error(err)
 	}
 }

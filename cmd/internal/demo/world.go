@@ -49,8 +49,8 @@ func newWorld(bin string) (*world, error) {
 			return nil, fmt.Errorf("%w\n  next: make build, from the repository's root", err)
 		}
 	}
-	if os.Geteuid() != 0 {
-		return nil, errors.New("this user is not root, and starting containers takes root\n  next: sudo make demo")
+	if err := needRoot(os.Geteuid()); err != nil {
+		return nil, err
 	}
 	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"); err != nil { // where Debian has runc; sudo and su do not always look there
 		return nil, err
@@ -62,6 +62,14 @@ func newWorld(bin string) (*world, error) {
 	}
 	dir, err := os.MkdirTemp("", "gpufair-demo-")
 	return &world{dir: dir, bin: bin}, err
+}
+
+// needRoot says what to do as another user. sudo has a PATH of its own, which mostly lacks Go's folder: ours goes with it.
+func needRoot(uid int) error {
+	if uid == 0 {
+		return nil
+	}
+	return errors.New("this user is not root, and starting containers takes root\n  next: sudo env \"PATH=$PATH\" make demo")
 }
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
