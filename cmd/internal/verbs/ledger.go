@@ -58,7 +58,7 @@ func (d *Daemon) ledgerShow() *cobra.Command {
 			if v.ReadOnly != "" {
 				d.Note("the ledger is read-only: %s", cli.Clean(v.ReadOnly))
 			}
-			d.Note("%d entries, root %s", v.Entries, short(v.Root))
+			d.Note("%s, root %s", cli.Count(v.Entries, "entry"), short(v.Root))
 			return tab.Print()
 		},
 	}

@@ -181,6 +181,6 @@ func exactly(what string, n int) cobra.PositionalArgs {
 		if len(args) == n {
 			return nil
 		}
-		return cli.Usagef(c.CommandPath()+" --help", "%s wants %s, but got %d arguments", c.CommandPath(), what, len(args))
+		return cli.Usagef(c.CommandPath()+" --help", "%s wants %s, but got %s", c.CommandPath(), what, cli.Count(len(args), "argument"))
 	}
 }
