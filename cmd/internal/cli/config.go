@@ -167,7 +167,14 @@ func merge(read, judged Mistakes) Mistakes {
 			return r.Source == j.Source && (r.Line > 0 && r.Line == j.Line || r.Key != "" && r.Key == j.Key)
 		})
 	}
-	return append(read, slices.DeleteFunc(judged, unread)...)
+	all := append(read, slices.DeleteFunc(judged, unread)...)
+	slices.SortStableFunc(all, func(a, b Mistake) int {
+		if a.Line == 0 || b.Line == 0 {
+			return b.Line - a.Line // what stands on no line comes last
+		}
+		return a.Line - b.Line
+	})
+	return all
 }
 
 // explain finds the lines of what Validate says.

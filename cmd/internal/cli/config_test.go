@@ -91,25 +91,9 @@ func TestMistakes(t *testing.T) {
 		"key in the wrong table": {file: "min_term = \"1h\"\n", want: []string{"c.toml:1:1: min_term: unknown key; did you mean serve.min_term?"}},
 		"nothing near":           {file: "zebra_crossing = 1\n", want: []string{"c.toml:1:1: zebra_crossing: unknown key"}},
 		"wrong type":             {file: "[serve]\nopen = \"maybe\"\n", want: []string{"c.toml:2:8: serve.open: must be true or false"}},
-		"all at once": {
-			file: "name = 3\n[serve]\nopen = \"maybe\" # so\nports = [\n\"x\",\n]\nprice = \"0,10\"\nmin_term = \"1s\"\n[serv]\nx = 1\n[[lots]]\ncount = \"3\"\n" +
-				"[[lots]]\ncount = 9\n[log]\nlevel = \"loud\"\n",
-			set: []string{"serve.opne=true"},
-			want: []string{
-				"c.toml:1:8: name: must be a text in quotes", "c.toml:3:8: serve.open: must be true or false",
-				"c.toml:5:1: serve.ports: must be a list, each of it a whole number", "c.toml:7:9: serve.price: ",
-				"c.toml:9:2: serv: unknown key; did you mean serve?", "c.toml:12:9: lots.count: must be a whole number",
-				"--set: serve.opne: unknown key", "c.toml:8:1: serve.min_term: 1s is under a minute", "c.toml:14:1: lots[1].count: 9 is over 4",
-				"c.toml:16:1: log.level: ",
-			},
-		},
-		"no TOML, and what stands around it": {
-			file: "name = red\n[serve\nopen = 1\n[log]\nlevel = \"loud\"\n[serve]\nports = [\nopen = true\n",
-			want: []string{"c.toml:1:8: ", "c.toml:2:", "c.toml:8:", "c.toml:5:1: log.level: \"loud\" is none of"},
-		},
-		"table for a value": {file: "[name]\nx = 1\n[serve]\nopen = 0\n", want: []string{"c.toml:1:2: name: must be a text in quotes", "c.toml:4:8: serve.open: must be true or false"}},
-		"wrong text":        {file: "[serve]\nmin_term = \"soon\"\n", want: []string{"c.toml:2:12: serve.min_term: duration \"soon\" is no time span such as 90s, 1h30m or 7d"}},
-		"wrong money":       {file: "[serve]\nprice = \"0.0000001\"\n", want: []string{"c.toml:2:9: serve.price: "}},
+		"table for a value":      {file: "[name]\nx = 1\n[serve]\nopen = 0\n", want: []string{"c.toml:1:2: name: must be a text in quotes", "c.toml:4:8: serve.open: must be true or false"}},
+		"wrong text":             {file: "[serve]\nmin_term = \"soon\"\n", want: []string{"c.toml:2:12: serve.min_term: duration \"soon\" is no time span such as 90s, 1h30m or 7d"}},
+		"wrong money":            {file: "[serve]\nprice = \"0.0000001\"\n", want: []string{"c.toml:2:9: serve.price: "}},
 		"amounts without quotes": {
 			file: "serve = {price = 1, ports = [3], accounts = [\"x\"]}\n",
 			want: []string{"c.toml:1:18: serve.price: must stand in quotes: \"1\""},
@@ -134,27 +118,60 @@ func TestMistakes(t *testing.T) {
 		"injection": {set: []string{"name=x\"\nserve.open = true\ny = \""}, want: nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := defaults()
-			err := Load(&s, Source{Path: "c.toml", Data: []byte(c.file), Env: c.env, Set: c.set})
-			if len(c.want) == 0 {
-				if err != nil || s.Serve.Open {
-					t.Fatalf("got %v, open %v", err, s.Serve.Open)
-				}
-				return
-			}
-			var ms Mistakes
-			if !errors.As(err, &ms) || len(ms) != len(c.want) {
-				t.Fatalf("got %v, want %d mistakes", err, len(c.want))
-			}
-			for i, m := range ms {
-				if !strings.HasPrefix(m.String(), c.want[i]) {
-					t.Errorf("got  %s\nwant %s…", m, c.want[i])
-				}
-			}
-			if CodeOf(err) != ExitConfig {
-				t.Errorf("exit code %d", CodeOf(err))
-			}
+			wantMistakes(t, Source{Path: "c.toml", Data: []byte(c.file), Env: c.env, Set: c.set}, c.want)
 		})
+	}
+}
+
+func wantMistakes(t *testing.T, from Source, want []string) {
+	t.Helper()
+	s := defaults()
+	err := Load(&s, from)
+	if len(want) == 0 {
+		if err != nil || s.Serve.Open {
+			t.Fatalf("got %v, open %v", err, s.Serve.Open)
+		}
+		return
+	}
+	var ms Mistakes
+	if !errors.As(err, &ms) || len(ms) != len(want) {
+		t.Fatalf("got %v, want %d mistakes", err, len(want))
+	}
+	for i, m := range ms {
+		if !strings.HasPrefix(m.String(), want[i]) {
+			t.Errorf("got  %s\nwant %s…", m, want[i])
+		}
+	}
+	if CodeOf(err) != ExitConfig {
+		t.Errorf("exit code %d", CodeOf(err))
+	}
+}
+
+// TestEveryMistake wants all that is wrong at once, whatever stands between, in the order of the file.
+func TestEveryMistake(t *testing.T) {
+	for name, c := range map[string]struct {
+		file string
+		set  []string
+		want []string
+	}{
+		"all at once": {
+			file: "name = 3\n[serve]\nopen = \"maybe\" # so\nports = [\n\"x\",\n]\nprice = \"0,10\"\nmin_term = \"1s\"\n[serv]\nx = 1\n[[lots]]\ncount = \"3\"\n" +
+				"[[lots]]\ncount = 9\n[log]\nlevel = \"loud\"\n",
+			set: []string{"serve.opne=true"},
+			want: []string{
+				"c.toml:1:8: name: must be a text in quotes", "c.toml:3:8: serve.open: must be true or false",
+				"c.toml:5:1: serve.ports: must be a list, each of it a whole number", "c.toml:7:9: serve.price: ",
+				"c.toml:8:1: serve.min_term: 1s is under a minute",
+				"c.toml:9:2: serv: unknown key; did you mean serve?", "c.toml:12:9: lots.count: must be a whole number",
+				"c.toml:14:1: lots[1].count: 9 is over 4", "c.toml:16:1: log.level: ", "--set: serve.opne: unknown key",
+			},
+		},
+		"no TOML, and what stands around it": {
+			file: "name = red\n[serve\nopen = 1\n[log]\nlevel = \"loud\"\n[serve]\nports = [\nopen = true\n",
+			want: []string{"c.toml:1:8: ", "c.toml:2:", "c.toml:5:1: log.level: \"loud\" is none of", "c.toml:8:"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) { wantMistakes(t, Source{Path: "c.toml", Data: []byte(c.file), Set: c.set}, c.want) })
 	}
 }
 
