@@ -204,6 +204,7 @@ func (n *Network) connected(_ network.Network, conn network.Conn) {
 	if id, err := identity.PeerFromLibp2p(string(conn.RemotePeer())); err == nil {
 		n.setState(id)
 	}
+	n.checkOlder(conn)
 }
 
 func (n *Network) disconnected(_ network.Network, conn network.Conn) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -27,7 +28,12 @@ import (
 	"github.com/gpufair/gpufair/p2p/p2ptest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if home := os.Getenv(childHome); home != "" {
+		child(home)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // sockets is real libp2p over loopback.
 type sockets struct {
