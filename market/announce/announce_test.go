@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -192,6 +193,71 @@ func TestAHeartbeatForAnUnknownOfferFetchesIt(t *testing.T) {
 			m.stop()
 			m.node.Close()
 		}
+	})
+}
+
+// TestAnOfferOutlivesGossip: the connection stands, but no gossip comes through, and for a time no probe either.
+func TestAnOfferOutlivesGossip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := p2ptest.NewNet(t)
+		owner := newMachine(t, net, p2ptest.Device(t), &seqStore{})
+		renter := newMachine(t, net, p2ptest.Device(t), nil)
+		net.Mesh()
+		if err := owner.pub.Set(offer(owner.dev)); err != nil {
+			t.Fatal(err)
+		}
+		after(3 * time.Second)
+		net.Faults(owner.dev.Peer(), renter.dev.Peer(), p2ptest.Faults{Drop: 1})
+		for range 600 {
+			after(time.Second)
+			if e, ok := renter.sees(owner.dev); !ok || time.Since(e.Heard) > time.Duration(e.Heartbeat)*2*time.Second {
+				t.Fatal("the offer of a connected provider fades:", ok, time.Since(e.Heard))
+			}
+		}
+		stalled := p2ptest.Faults{Drop: 1, Latency: time.Hour}
+		net.Faults(owner.dev.Peer(), renter.dev.Peer(), stalled)
+		after(2 * time.Minute)
+		if _, ok := renter.sees(owner.dev); ok {
+			t.Fatal("an offer that nobody confirms stands")
+		}
+		net.Faults(owner.dev.Peer(), renter.dev.Peer(), p2ptest.Faults{Drop: 1})
+		after(2 * goneEvery)
+		if _, ok := renter.sees(owner.dev); !ok {
+			t.Fatal("the provider is back, and its offer is not")
+		}
+		for _, m := range []*machine{owner, renter} {
+			m.stop()
+			m.node.Close()
+		}
+	})
+}
+
+// TestASellerThatStoppedIsLeftAlone counts the questions to a peer whose offer is gone for good.
+func TestASellerThatStoppedIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := p2ptest.NewNet(t)
+		m := newMachine(t, net, p2ptest.Device(t), nil)
+		dev := p2ptest.Device(t)
+		peer := net.Join(dev)
+		var asked atomic.Int32
+		peer.Handle(m.board.protocol(work.ProtoOffers), p2p.Limits{},
+			p2p.Answer(maxAnswer, func(context.Context, identity.PeerID, OffersAsk) (OffersAnswer, error) {
+				asked.Add(1)
+				return OffersAnswer{Now: time.Now().UnixMilli()}, nil
+			}))
+		net.Mesh()
+		m.board.book.Put(markettest.Sealed(t, dev, offer(dev)), time.Now())
+		after(5 * time.Minute)
+		if n := asked.Load(); n < 3 {
+			t.Error("a peer whose offer is gone was asked only", n, "times")
+		}
+		after(time.Hour)
+		if n := asked.Load(); n > 1+goneTries+int32(time.Hour/resyncEvery)+1 {
+			t.Error("a peer that stopped selling was asked", n, "times")
+		}
+		m.stop()
+		m.node.Close()
+		peer.Close()
 	})
 }
 

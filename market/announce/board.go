@@ -34,6 +34,7 @@ type Board struct {
 	rates   rates
 	stats   counters
 	syncs   peerQueue
+	probes  peerQueue // offers of connected peers that fell silent
 	fetches fetchQueue
 
 	joined chan struct{} // closed once topic is set
@@ -68,7 +69,7 @@ func New(n p2p.Network, b *book.Book, c Config) (*Board, error) {
 	}
 	return &Board{
 		net: n, book: b, network: c.Network, log: c.Log, rates: rates, joined: make(chan struct{}),
-		syncs: newPeerQueue(), fetches: newFetchQueue(),
+		syncs: newPeerQueue(), probes: newPeerQueue(), fetches: newFetchQueue(),
 	}, nil
 }
 
@@ -114,6 +115,7 @@ func (b *Board) Run(ctx context.Context) error {
 	for range workers {
 		g.Go(func() error { return b.syncWorker(ctx) })
 		g.Go(func() error { return b.fetchWorker(ctx) })
+		g.Go(func() error { return b.probeWorker(ctx) })
 	}
 	if err := g.Wait(); err != nil && ctx.Err() == nil {
 		return err
@@ -136,17 +138,21 @@ func (b *Board) drain(ctx context.Context) error {
 	}
 }
 
-// tend frees the dead, and now and then compares books with one peer.
+// tend frees the dead, asks after the silent, and now and then compares books with one peer.
 func (b *Board) tend(ctx context.Context) error {
-	expire, resync := time.NewTicker(expireEvery), time.NewTicker(resyncEvery)
+	expire, listen, resync := time.NewTicker(expireEvery), time.NewTicker(listenEvery), time.NewTicker(resyncEvery)
 	defer expire.Stop()
+	defer listen.Stop()
 	defer resync.Stop()
+	known := sellers{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-expire.C:
 			b.book.Expire(time.Now())
+		case <-listen.C:
+			b.askSilent(known, time.Now())
 		case <-resync.C:
 			if peers := b.net.Peers(); len(peers) > 0 {
 				b.syncs.add(peers[pick(len(peers))].Peer)
