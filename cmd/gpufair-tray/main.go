@@ -80,7 +80,7 @@ func show(ctx context.Context, p *cli.Program, c api.Client, watch bool) error {
 	if err := print(s); err != nil {
 		return err
 	}
-	if s.State == api.Stuck {
+	if s.State == api.Stuck || s.State == api.Idle {
 		return cli.Status(cli.ExitUnhealthy)
 	}
 	return nil

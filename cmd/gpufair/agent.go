@@ -157,7 +157,7 @@ func (a *app) agentStatus() *cobra.Command {
 			return a.Pairs(
 				[2]string{"running", fmt.Sprintf("pid %d, for %s, release %s", s.PID, cli.Span(time.Since(s.Since)), cli.Clean(s.Version))},
 				[2]string{"account", s.Account}, [2]string{"network", cli.Clean(s.Network)},
-				[2]string{"peers", fmt.Sprintf("%d connected; %d live offers", s.Peers, s.Offers)},
+				[2]string{"peers", fmt.Sprintf("%d connected; %s", s.Peers, cli.Count(s.Offers, "live offer"))},
 				[2]string{"jobs", fmt.Sprintf("%d that have not ended", s.Jobs)},
 				[2]string{"clock", orElse(cli.Clean(s.Skew), "nobody disagrees")},
 				[2]string{"socket", client.Socket()}, [2]string{"log", agentLog(dirs)},

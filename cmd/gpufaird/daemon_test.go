@@ -251,7 +251,9 @@ func TestDaemon(t *testing.T) {
 
 	refusals(t, s, h)
 	h.until("the device is measured", func(st api.Status) bool { return len(st.Devices) == 1 && st.Devices[0].State == api.DeviceFree })
-	h.verb(13, "status") // nobody is served
+	if out, _ := h.verb(13, "status"); !strings.Contains(out, "idle") || !strings.Contains(out, "no account is served") {
+		t.Errorf("nobody is served: %s", out)
+	}
 	s.configure(h, "one", account)
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)

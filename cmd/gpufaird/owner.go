@@ -24,8 +24,8 @@ func statusCommand(p *cli.Program, d *verbs.Daemon) *cobra.Command {
 	var watch, line bool
 	c := &cobra.Command{
 		Use: "status", Short: "how the daemon stands, at a glance",
-		Long: "Exit codes: 0 serving, paused or idle, 4 the daemon does not answer, 13 it runs, but can't serve (the warnings say why).\n" +
-			"State idle is one of 0: it runs well, but no device or no account is configured.",
+		Long: "Exit codes: 0 serving or paused, 4 the daemon does not answer, 13 it runs, but can't serve, or lacks a device or\n" +
+			"an account to serve (the warnings say which).",
 		Example: "  gpufaird status\n  gpufaird status --line            # for a status bar\n  gpufaird status --watch --json    # an object at each change",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			show := func(s api.Status) error { return printStatus(p, s) }
@@ -55,7 +55,7 @@ func statusCommand(p *cli.Program, d *verbs.Daemon) *cobra.Command {
 			if err := show(s); err != nil {
 				return err
 			}
-			if s.State == api.Stuck {
+			if s.State == api.Stuck || s.State == api.Idle {
 				return cli.Status(cli.ExitUnhealthy)
 			}
 			return nil
