@@ -167,6 +167,32 @@ func TestSweep(t *testing.T) {
 	})
 }
 
+// A ledger that lost its records knows none of the leases that live: their jobs and results stay.
+func TestSweepSparesWhatALostLedgerForgot(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.paying.Store(true)
+		k := r.run()
+		inbox := filepath.Join(r.a.inbox, k.id.String())
+		must(t, os.MkdirAll(inbox, 0o700))
+		r.cancel()
+		r.a.keeping.Wait()
+		must(t, r.a.books.Close())
+		dir := filepath.Join(r.dir, "ours")
+		must(t, os.Remove(filepath.Join(dir, "journal")))
+		r.disk = &fullDisk{}
+		r.open(dir)
+		if r.a.books.ReadOnly() == nil || r.a.live(k.id.String()) {
+			t.Fatal("the ledger has not lost the lease")
+		}
+		must(t, r.a.sweep(t.Context()))
+		ids, err := r.mounts.List(t.Context())
+		must(t, err)
+		if _, err := os.Stat(inbox); err != nil || len(ids) != 1 || r.runtime.state(k.id) != ContainerRunning {
+			t.Errorf("inbox %v, folders %v, the job is %s", err, ids, r.runtime.state(k.id))
+		}
+	})
+}
+
 // Images go a day after their last use, but not those that a lease wants.
 func TestSweepImages(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {

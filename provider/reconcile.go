@@ -114,8 +114,14 @@ func (a *Agent) sweepAll(ctx context.Context) error {
 }
 
 // sweep removes containers, folders and pushed blobs that no live lease owns, and old images, and says what it removed. Who is live is
-// asked after each list was made: a keeper is there before anything of its lease is, and until nothing is.
+// asked after each list was made: a keeper is there before anything of its lease is, and until nothing is. With a read-only ledger it
+// removes nothing.
 func (a *Agent) sweep(ctx context.Context) error {
+	if err := a.books.ReadOnly(); err != nil {
+		// Behind or damaged, the ledger may not show leases that live: what looks like nobody's may be a job that runs, or its results.
+		a.log.Warn("nothing is swept until the ledger is recovered", "err", err)
+		return nil
+	}
 	ids, err := a.mounts.List(ctx)
 	if err != nil {
 		return err
