@@ -380,7 +380,7 @@ func verbsOf(h *home, account string) {
 	h.verb(5, "leases", "stop", "3fa9")
 	h.verb(5, "ledger", "statement", "3fa9")
 	h.verb(2, "settle", account, "--amount", "1", "--reference", "x")
-	h.verb(2, "settle", "accept", "5c1e")
+	h.verb(5, "settle", "accept", "5c1e")
 	h.verb(5, "benchmark", "nothing")
 	if out, _ := h.verb(13, "doctor"); !strings.Contains(out, "ok    containerd") || !strings.Contains(out, "warn  peers: connected to nobody") {
 		h.t.Errorf("doctor of a running daemon:\n%s", out)
