@@ -211,8 +211,11 @@ func startReason(err error) reason.Reason {
 
 // after is what err says after its kind, which the reason's code says already; before it stand ids that the renter does not know.
 func after(err, kind error) string {
-	_, rest, _ := strings.Cut(err.Error(), kind.Error())
-	return strings.TrimPrefix(rest, ": ")
+	said := err.Error()
+	if i := strings.LastIndex(said, kind.Error()); i >= 0 {
+		return strings.TrimPrefix(said[i+len(kind.Error()):], ": ")
+	}
+	return ""
 }
 
 // watchContainer reports the container's end to the keeper.

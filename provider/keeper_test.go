@@ -394,7 +394,7 @@ func TestStartReason(t *testing.T) {
 	id := strings.Repeat("ab", 32)
 	for want, err := range map[string]error{
 		"exec /bin/nothing: no such file": fmt.Errorf("start container %s: %w: exec /bin/nothing: no such file", id, ErrCommand),
-		"no manifest":                     fmt.Errorf("import image %q: %w: no manifest", id, ErrImage),
+		"no manifest":                     fmt.Errorf("%w: import image %q: %w: no manifest", ErrImage, id, ErrImage),
 		"":                                fmt.Errorf("create container %s: %w", id, ErrImage),
 	} {
 		if got := startReason(err); got.Detail != want {

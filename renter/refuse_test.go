@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/book"
 	"github.com/gpufair/gpufair/renter/control/api"
 )
 
@@ -52,4 +54,14 @@ func TestSignalToNobody(t *testing.T) {
 		r.owner.ends()
 		r.ends(id, time.Minute)
 	})
+}
+
+// TestTerms: the least term is a matter of credit, not of price.
+func TestTerms(t *testing.T) {
+	text := strings.Join(termsOf(book.Found{Lot: market.Lot{MinTerm: 60, MaxTerm: 120}}), "\n")
+	for _, want := range []string{"however short that is", "a lease is for 60 s to 120 s: the rent of the least is held on credit, not charged"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
 }

@@ -93,17 +93,21 @@ func (a *Agent) Show(ctx context.Context, id string) (api.Explanation, error) {
 	if err != nil {
 		return api.Explanation{}, err
 	}
+	e := api.Explanation{Offer: a.viewOffer(f), Passport: a.passport(ctx, f), Terms: termsOf(f)}
+	e.Warnings = []string{"figures are measured by the provider itself", "the owner of the machine can read the job's memory, files and environment"}
+	return e, nil
+}
+
+// termsOf is what buyer and owner agree to, for people.
+func termsOf(f book.Found) []string {
 	t := f.Entry.Terms
-	e := api.Explanation{Offer: a.viewOffer(f), Passport: a.passport(ctx, f)}
-	e.Terms = []string{
+	return []string{
 		fmt.Sprintf("%s %s per device-hour, billed by the millisecond while the job runs, however short that is", f.Lot.Price, f.Entry.Unit),
 		fmt.Sprintf("a lease is for %d s to %d s: the rent of the least is held on credit, not charged", f.Lot.MinTerm, f.Lot.MaxTerm),
 		fmt.Sprintf("the owner may take the device back with %d s of notice; %d s of rent come off then", t.Notice, t.Reclaim),
 		fmt.Sprintf("credit for a stranger: %s %s; due in %s; paid by %s", f.Entry.Credit.Stranger, f.Entry.Unit, count(int(t.DueDays), "day"), strings.Join(t.Settlement, ", ")),
 		fmt.Sprintf("sandbox %s, network: %s", t.Sandbox, t.Egress),
 	}
-	e.Warnings = []string{"figures are measured by the provider itself", "the owner of the machine can read the job's memory, files and environment"}
-	return e, nil
 }
 
 // passport fetches and checks a lot's benchmark passport.
