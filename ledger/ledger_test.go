@@ -122,7 +122,8 @@ func TestChannel(t *testing.T) {
 
 var limits = ledger.Limits{Stranger: 30, StrangersTotal: 240, KnownPercent: 50, KnownCap: 1000}
 
-func micro(v money.Micro) *money.Micro { return &v }
+//go:fix inline
+func micro(v money.Micro) *money.Micro { return new(v) }
 
 func TestCreditRule(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -146,8 +147,8 @@ func TestCreditRule(t *testing.T) {
 		"a little settled is no free pass": {ledger.Standing{Settled: 2}, 240, 1, ledger.ErrStrangersTotal},
 		"a little settled costs nothing":   {ledger.Standing{Settled: 2}, 0, 30, ledger.ErrCreditLimit},
 		"late":                             {ledger.Standing{Settled: 400, Late: true}, 0, 0, ledger.ErrCreditLimit},
-		"by hand":                          {ledger.Standing{ByHand: micro(77)}, 240, 77, ledger.ErrStrangersTotal},
-		"by hand nothing":                  {ledger.Standing{Settled: 400, ByHand: micro(0)}, 0, 0, ledger.ErrCreditLimit},
+		"by hand":                          {ledger.Standing{ByHand: new(money.Micro(77))}, 240, 77, ledger.ErrStrangersTotal},
+		"by hand nothing":                  {ledger.Standing{Settled: 400, ByHand: new(money.Micro(0))}, 0, 0, ledger.ErrCreditLimit},
 	} {
 		room, cause, err := limits.Room(c.s, c.others)
 		if err != nil || room != c.room || (c.room < 30 && !errors.Is(cause, c.cause)) {

@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -53,7 +54,8 @@ type crash struct {
 
 func crashes() map[string]crash {
 	all := crashesOfRuntime()
-	for name, c := range map[string]crash{
+	// it can be started anew
+	maps.Copy(all, map[string]crash{
 		"agreed": {until: (*rig).sell, why: "not_ready"},
 		"preparing": {until: func(r *rig) *keeper {
 			k := r.sell()
@@ -66,7 +68,7 @@ func crashes() map[string]crash {
 			_, err := r.runtime.Create(context.Background(), CreateRequest{ID: k.id.String()})
 			must(r.t, err)
 			return k
-		}, then: func(r *rig, id market.LeaseID) { // it can be started anew
+		}, then: func(r *rig, id market.LeaseID) {
 			time.Sleep(5 * time.Second)
 			r.attend(r.keeper(id))
 			_, err := r.ask(work.Ask{Lease: id, Action: work.ActStart})
@@ -96,9 +98,7 @@ func crashes() map[string]crash {
 			must(r.t, err)
 			return k
 		}, why: "stopped_renter"},
-	} {
-		all[name] = c
-	}
+	})
 	return all
 }
 

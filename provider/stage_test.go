@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpufair/gpufair/market/work"
@@ -110,14 +111,14 @@ func TestUnpackInputs(t *testing.T) {
 		t.Fatalf("20 bytes into 19: %v", err)
 	}
 	must(t, unpackInputs(t.Context(), store, h, in, 20))
-	var modes string
+	var modes strings.Builder
 	for _, p := range []string{"", "d", "d/f", "d/x"} {
 		info, err := os.Stat(filepath.Join(in, p))
 		must(t, err)
-		modes += fmt.Sprintf("%o ", info.Mode().Perm())
+		modes.WriteString(fmt.Sprintf("%o ", info.Mode().Perm()))
 	}
-	if modes != "755 755 644 755 " {
-		t.Errorf("modes %s", modes)
+	if modes.String() != "755 755 644 755 " {
+		t.Errorf("modes %s", modes.String())
 	}
 	if _, err := os.Stat(filepath.Join(in, "half")); err == nil {
 		t.Error("the half of an earlier start is left")

@@ -3,6 +3,7 @@ package blob
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -183,10 +184,8 @@ func checkTarget(link, target string) error {
 	if up > strings.Count(link, "/") {
 		return fmt.Errorf("%w: a link to %q, outside the folder", ErrPath, target)
 	}
-	for _, n := range strings.Split(rest, "/") {
-		if n == ".." {
-			return fmt.Errorf("%w: a link to %q; \"..\" may stand only at its start", ErrPath, target)
-		}
+	if slices.Contains(strings.Split(rest, "/"), "..") {
+		return fmt.Errorf("%w: a link to %q; \"..\" may stand only at its start", ErrPath, target)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/gpufair/gpufair/market"
@@ -226,7 +227,7 @@ func (t *Table) Look(device wire.Hash) (State, bool) {
 func (t *Table) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var out string
+	var out strings.Builder
 	for _, d := range slices.SortedFunc(maps.Keys(t.slots), func(a, b wire.Hash) int { return slices.Compare(a[:], b[:]) }) {
 		s := t.slots[d]
 		who := "free"
@@ -236,7 +237,7 @@ func (t *Table) String() string {
 		case s.why() != "":
 			who = s.why()
 		}
-		out += fmt.Sprintf("%s generation %d: %s\n", d.Short(), s.Generation, who)
+		out.WriteString(fmt.Sprintf("%s generation %d: %s\n", d.Short(), s.Generation, who))
 	}
-	return out
+	return out.String()
 }

@@ -278,7 +278,7 @@ func (w *world) endJobs(success bool) error {
 			errs = append(errs, err)
 			continue
 		}
-		for _, id := range strings.Fields(left) {
+		for id := range strings.FieldsSeq(left) {
 			if success {
 				errs = append(errs, fmt.Errorf("container %s of %s was left running", id, o.name))
 			}

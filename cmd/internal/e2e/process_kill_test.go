@@ -50,11 +50,11 @@ func rent(tenths int) money.Micro { return money.Micro(tenths * 100) }
 func (p *pair) sound(name string, tenths int) int {
 	p.t.Helper()
 	logs := p.renter.ok("logs", name)
-	want := ""
+	var want strings.Builder
 	for i := range tenths {
-		want += fmt.Sprintln("line", i)
+		want.WriteString(fmt.Sprintln("line", i))
 	}
-	if logs != want {
+	if logs != want.String() {
 		p.t.Errorf("%s: logs have %d lines of %d:\n%s", name, strings.Count(logs, "\n"), tenths, logs)
 	}
 	return strings.Count(logs, "\n")
