@@ -145,7 +145,7 @@ func TestLinksNeverLeave(t *testing.T) {
 		followed := 0 // a kernel gives up after 40 links in all (ELOOP)
 		var resolve func(at, target string) (string, bool)
 		resolve = func(at, target string) (string, bool) {
-			for _, n := range strings.Split(target, "/") {
+			for n := range strings.SplitSeq(target, "/") {
 				if n == ".." {
 					if at == "." {
 						return at, false
