@@ -22,6 +22,7 @@ import (
 	"github.com/gpufair/gpufair/market/query"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/renter/control/api"
 )
 
@@ -135,14 +136,18 @@ func secretWarning(env string) []string {
 // term is the longest that the lease may last: as long as the budget pays, so that the provider itself ends it in time.
 func (p *planned) term(lot market.Lot) (uint32, error) {
 	pays := money.Lasts(p.budget, lot.Price, p.needs.Devices) / time.Second
-	term := time.Duration(lot.MaxTerm)
-	if p.req.Term > 0 {
-		term = min(term, time.Duration(p.req.Term))
+	least, term := time.Duration(lot.MinTerm), time.Duration(lot.MaxTerm)
+	if asked := time.Duration(p.req.Term); asked > 0 {
+		if asked < least {
+			return 0, refuse("the shortest term of the offer is %d s, and %d s were asked for; ask for --term %ds or more, or choose another offer",
+				least, asked, least)
+		}
+		term = min(term, asked)
 	}
 	term = min(term, pays)
-	if term < time.Duration(lot.MinTerm) {
+	if term < least {
 		return 0, refuse("the shortest term of the offer is %d s, and budget %v pays for %d s at %v an hour; raise --budget or choose another offer",
-			lot.MinTerm, p.budget, pays, lot.Price)
+			least, p.budget, pays, lot.Price)
 	}
 	return uint32(term), nil
 }
@@ -200,17 +205,44 @@ func (a *Agent) choose(ctx context.Context, req api.RunRequest) ([]book.Found, e
 		return nil, err
 	}
 	all := a.Board.Book().Search(q, order, 3*triedOffers, time.Now())
-	found := a.Board.ProbeAll(ctx, all[:min(len(all), 2*triedOffers)])
-	kept := found[:0]
-	for _, f := range found {
-		if f.Lot.Free() >= max(req.Devices, 1) {
-			kept = append(kept, f)
-		}
+	kept := enough(a.Board.ProbeAll(ctx, all[:min(len(all), 2*triedOffers)]), req.Devices)
+	if len(kept) == 0 {
+		kept = enough(a.refresh(ctx, q, order), req.Devices)
 	}
 	if len(kept) == 0 {
 		return nil, noOffer(req, a.Board.Book().Len(), len(a.Network.Peers()))
 	}
 	return kept[:min(len(kept), triedOffers)], nil
+}
+
+// enough are the lots with so many free devices, at least one.
+func enough(found []book.Found, devices int) []book.Found {
+	return slices.DeleteFunc(found, func(f book.Found) bool { return f.Lot.Free() < max(devices, 1) })
+}
+
+// refreshed is how many devices are asked before it is said that nothing is free: all at once, so that nobody waits longer for them than
+// for one, and few enough that a search can't be made a flood.
+const refreshed = 20
+
+// refresh asks the devices whose lots would match q if they were free, and gives those that do match now. The book hears only with a
+// machine's next heartbeat that a job there has ended, some seconds later.
+func (a *Agent) refresh(ctx context.Context, q query.Query, order query.Order) []book.Found {
+	everything, err := query.Parse("kind=any free=any")
+	if err != nil {
+		return nil // it is a constant
+	}
+	everything.AllowUnknown = true
+	devices := map[identity.PeerID]bool{}
+	maybe := slices.DeleteFunc(a.Board.Book().Search(everything, order, book.MaxLimit, time.Now()), func(f book.Found) bool {
+		facts := f.Facts
+		facts.SetFree(len(f.Lot.Slots))
+		if !q.Match(&facts) || len(devices) == refreshed && !devices[f.Entry.Device] {
+			return true
+		}
+		devices[f.Entry.Device] = true
+		return false
+	})
+	return slices.DeleteFunc(a.Board.ProbeAll(ctx, maybe), func(f book.Found) bool { return !q.Match(&f.Facts) })
 }
 
 func parseSearch(q, order string, unknown bool) (query.Query, query.Order, error) {

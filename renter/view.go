@@ -40,6 +40,10 @@ func (a *Agent) Search(ctx context.Context, req api.SearchRequest) (api.SearchRe
 		live = slices.DeleteFunc(live, func(f book.Found) bool { return !q.Match(&f.Facts) })
 		alive = len(live)
 		found = append(live, found[top:]...)
+		if len(found) == 0 {
+			found = a.refresh(ctx, q, order)
+			alive = len(found)
+		}
 	}
 	for i, f := range found[:min(len(found), limit)] {
 		v := a.viewOffer(f)

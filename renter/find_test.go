@@ -1,0 +1,130 @@
+package renter
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/announce"
+	"github.com/gpufair/gpufair/market/book"
+	"github.com/gpufair/gpufair/market/markettest"
+	"github.com/gpufair/gpufair/p2p/p2ptest"
+	"github.com/gpufair/gpufair/renter/control/api"
+)
+
+// sequences numbers offers for one publisher.
+type sequences struct{ last uint64 }
+
+func (s *sequences) ReserveSeq(_ context.Context, n uint64) (uint64, error) {
+	first := s.last + 1
+	s.last += n
+	return first, nil
+}
+
+// TestFreeAgain: a job has ended, and the news of it has not come yet. Search and run find the device all the same, by asking its machine.
+func TestFreeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := p2ptest.NewNet(t)
+		log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		run := func(f func(context.Context) error) {
+			running.Go(func() {
+				if err := f(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		board := func(node *p2ptest.Node) *announce.Board {
+			b, err := book.New(book.Config{})
+			must(t, err)
+			board, err := announce.New(node, b, announce.Config{Network: testNet, Log: log})
+			must(t, err)
+			run(board.Run)
+			return board
+		}
+		owner := p2ptest.Device(t)
+		renter := p2ptest.Device(t)
+		theirs, mine := net.Join(owner), net.Join(renter)
+		defer running.Wait()
+		defer cancel()
+		pub, err := announce.NewPublisher(board(theirs), owner, &sequences{})
+		must(t, err)
+		run(pub.Run)
+		a := &Agent{Deps: Deps{Network: mine, Board: board(mine), Log: log}}
+		net.Mesh()
+		offer := func(free uint64) {
+			must(t, pub.Set(markettest.Offer(owner, 1, time.Now()).WithFree(free)))
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+		}
+		const q = "kind=cpu price<1"
+		buy := func(q string, devices int) bool {
+			found, err := a.choose(t.Context(), api.RunRequest{Query: q, Devices: devices})
+			if (err == nil) != (len(found) > 0) || err != nil && (!errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "no live offer matches")) {
+				t.Errorf("%d found, %v", len(found), err)
+			}
+			return err == nil
+		}
+		search := func(q string, _ int) bool {
+			res, err := a.Search(t.Context(), api.SearchRequest{Query: q})
+			must(t, err)
+			for _, o := range res.Offers {
+				if !o.Alive {
+					t.Error("it was asked, but is not shown as alive")
+				}
+			}
+			return len(res.Offers) > 0
+		}
+		parsed, order, err := parseSearch(q, "", false)
+		must(t, err)
+		for name, finds := range map[string]func(q string, devices int) bool{"run": buy, "search": search} {
+			net.Faults(owner.Peer(), renter.Peer(), p2ptest.Faults{})
+			offer(0)
+			if _, ok := a.Board.Book().Get(owner.Peer(), time.Now()); !ok || finds(q, 1) {
+				t.Fatal(name, "finds a device that is taken, or the book knows nothing")
+			}
+			net.Faults(owner.Peer(), renter.Peer(), p2ptest.Faults{Drop: 1})
+			offer(1 << 4)
+			if finds("kind=cpu price<0.000001", 1) {
+				t.Error(name, "finds what does not match")
+			}
+			if len(a.Board.Book().Search(parsed, order, 1, time.Now())) > 0 {
+				t.Fatal("the news has come: the test shows nothing")
+			}
+			if !finds(q, 1) {
+				t.Error(name, "does not find a free device")
+			}
+		}
+		if buy(q, 2) {
+			t.Error("found two devices where there is one")
+		}
+	})
+}
+
+// TestShortTerm: a term under the offer's shortest is the reason of its refusal, not the budget.
+func TestShortTerm(t *testing.T) {
+	lot := market.Lot{Price: 3_600_000, MinTerm: 60, MaxTerm: 3600}
+	for name, c := range map[string]struct {
+		p    planned
+		want uint32
+		why  string
+	}{
+		"term":       {planned{req: api.RunRequest{Term: 100}, budget: 1e6}, 100, ""},
+		"no term":    {planned{budget: 1e12}, 3600, ""},
+		"short term": {planned{req: api.RunRequest{Term: 1}, budget: 1e6}, 0, "60 s, and 1 s were asked for; ask for --term 60s"},
+		"budget":     {planned{req: api.RunRequest{Term: 100}, budget: 1}, 0, "raise --budget"},
+	} {
+		c.p.needs.Devices = 1
+		term, err := c.p.term(lot)
+		if term != c.want || (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
+			t.Errorf("%s: got %d, %v", name, term, err)
+		}
+	}
+}
