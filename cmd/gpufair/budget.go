@@ -157,7 +157,7 @@ func planLines(p api.Plan, req api.RunRequest) []string {
 		{"device", fmt.Sprintf("%d of %d free, with %s, %s RAM, %s disk each", o.Free, o.Devices, cli.Count(o.Cores, "core"), mib(o.MemoryMiB), mib(o.DiskMiB))},
 		{"measured", measured(o, 4)},
 		{"hold", fmt.Sprintf("%s %s, for the shortest term of %s", p.Hold, p.Unit, cli.Span(time.Duration(o.MinTerm)*time.Second))},
-		{"budget", fmt.Sprintf("%s %s at the most, which pays for %s", p.Budget, p.Unit, lasts(p.BudgetEnds))},
+		{"budget", fmt.Sprintf("%s %s at the most, which %s", p.Budget, p.Unit, pays(p.BudgetEnds))},
 		{"credit", "by the offer it lasts " + lasts(p.CreditEnds) + "; the owner may have set you another limit"},
 		{"push", files},
 		{"results", req.Output},
@@ -172,10 +172,20 @@ func planLines(p api.Plan, req api.RunRequest) []string {
 	return lines
 }
 
+// pays is how long a budget pays, for people.
+func pays(s float64) string {
+	if text := lasts(s); text != forEver {
+		return "pays for " + text
+	}
+	return "never runs out"
+}
+
+const forEver = "for ever"
+
 // lasts is a number of seconds for people; what outlasts a century is without an end.
 func lasts(s float64) string {
 	if s > 100*365*24*3600 {
-		return "for ever"
+		return forEver
 	}
 	return cli.Span(seconds(s))
 }

@@ -197,7 +197,10 @@ func (f *runFlags) measures() error {
 		f.req.Memory = n >> 20
 	}
 	if f.req.Budget != "" {
-		if m, err := money.Parse(f.req.Budget); err != nil || m == 0 {
+		switch m, err := money.Parse(f.req.Budget); {
+		case errors.Is(err, money.ErrOverflow):
+			return cli.Usagef(fmt.Sprintf("write %v or less, in the offer's unit", money.Max), "run: --budget %q is too large", cli.Clean(f.req.Budget))
+		case err != nil || m == 0:
 			return cli.Usagef("write an amount above 0 in the offer's unit, such as 0.5", "run: --budget %q is no amount", cli.Clean(f.req.Budget))
 		}
 	}

@@ -224,6 +224,13 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
+// TestPays: what lasts for ever is not paid "for for ever".
+func TestPays(t *testing.T) {
+	if a, b := pays(7200), pays(1e12); a != "pays for 2 h" || b != "never runs out" {
+		t.Error(a, b)
+	}
+}
+
 // TestQuestions runs an image with and without a terminal: what is asked, what is taken without asking, and what is then bought.
 func TestQuestions(t *testing.T) {
 	dir := t.TempDir()
@@ -246,6 +253,7 @@ func TestQuestions(t *testing.T) {
 		"asked":          {tty: true, answers: "\ny\n", budget: "0.25", offer: "8QmxYz1p.1", errs: []string{"The most that the job may cost, in CREDIT", "Buy it?"}},
 		"asked and told": {tty: true, answers: "0.5\nyes\n", budget: "0.5", offer: "8QmxYz1p.1"},
 		"nonsense":       {tty: true, answers: "much\n", code: cli.ExitRun, errs: []string{`"much" is no amount`}},
+		"too much":       {args: []string{"--budget", "99999999999999"}, code: cli.ExitRun, errs: []string{"is too large", "next: write 9223372036854.775807 or less"}},
 		"no":             {tty: true, answers: "\nn\n", code: cli.ExitInterrupted, errs: []string{"not bought, nothing is held"}},
 		"input ends":     {tty: true, answers: "\n", code: cli.ExitRun, errs: []string{"Buy it?"}},
 		"--yes":          {tty: true, args: []string{"--yes"}, budget: "0.25"},
