@@ -102,6 +102,9 @@ func (k *keeper) act(ctx context.Context, ask work.Ask) error {
 // finished answers about a lease whose keeper is gone: it ended and was wiped. A release caps its charge even then.
 func (a *Agent) finished(ctx context.Context, ask work.Ask, from identity.PeerID, err error) (work.Status, error) {
 	if ask.Action == work.ActRelease {
+		if p2p.KindOf(err) == p2p.KindUnavailable {
+			return work.Status{}, toPeer(err) // nothing can be written now; the renter asks again
+		}
 		if err := a.lateRelease(context.WithoutCancel(ctx), ask.Lease, from, ask.Signed); err != nil {
 			return work.Status{}, toPeer(err)
 		}
@@ -165,6 +168,11 @@ func (a *Agent) keeperFor(id market.LeaseID, peer identity.PeerID) (*keeper, err
 	a.mu.Lock()
 	k := a.keepers[id]
 	a.mu.Unlock()
+	if k == nil && a.books.ReadOnly() != nil {
+		// Behind or damaged, the ledger may have lost the lease: the renter waits, as for a provider that is away.
+		return nil, p2p.Errorf(p2p.KindUnavailable, "the provider's ledger is read-only: its owner must recover it before anything is said of lease %s",
+			id.Short())
+	}
 	if k == nil {
 		return nil, p2p.Errorf(p2p.KindNotFound, "no lease %s that has not ended", id.Short())
 	}

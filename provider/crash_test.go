@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/blob"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
 
@@ -187,6 +190,22 @@ func TestSweepSparesWhatALostLedgerForgot(t *testing.T) {
 		must(t, r.a.sweep(t.Context()))
 		ids, err := r.mounts.List(t.Context())
 		must(t, err)
+		for what, ask := range map[string]func() error{
+			"status": func() error { _, err := r.ask(work.Ask{Lease: k.id, Action: work.ActStatus}); return err },
+			"release": func() error {
+				_, err := r.ask(work.Ask{Lease: k.id, Action: work.ActRelease, Signed: []byte{1}})
+				return err
+			},
+			"fetch": func() error {
+				_, err := r.a.Fetch(t.Context(), blob.Request{Lease: wire.Hash(k.id), Peer: r.renter.Peer()})
+				return err
+			},
+			"logs": func() error { _, err := r.a.openLog(t.Context(), r.renter.Peer(), wire.Hash(k.id)); return err },
+		} {
+			if err := ask(); p2p.KindOf(err) != p2p.KindUnavailable || !strings.Contains(err.Error(), "the provider's ledger is read-only") {
+				t.Errorf("%s of a lease that the ledger may have lost: %v", what, err)
+			}
+		}
 		if _, err := os.Stat(inbox); err != nil || len(ids) != 1 || r.runtime.state(k.id) != ContainerRunning {
 			t.Errorf("inbox %v, folders %v, the job is %s", err, ids, r.runtime.state(k.id))
 		}
