@@ -280,7 +280,9 @@ func TestProgram(t *testing.T) {
 		p := NewProgram(term, "gpufair", "rent GPUs", "Rents GPUs.")
 		show := &cobra.Command{Use: "show", RunE: func(*cobra.Command, []string) error { return p.PrintJSON(p.Home) }}
 		show.Flags().String("budget", "", "")
-		code := p.Main(t.Context(), p.Root(show, ConfigCommand(p, defaults, "Settings of gpufair.")), args)
+		show.Flags().Int("tail", 0, "")
+		stop := &cobra.Command{Use: "stop LEASE", Args: cobra.ExactArgs(1), RunE: func(*cobra.Command, []string) error { return nil }}
+		code := p.Main(t.Context(), p.Root(show, stop, ConfigCommand(p, defaults, "Settings of gpufair.")), args)
 		return code, out.String(), errs.String()
 	}
 	home := t.TempDir()
@@ -297,6 +299,8 @@ func TestProgram(t *testing.T) {
 		"shared flag":     {[]string{"show", "--hoem=1"}, ExitUsage, "", "next: did you mean --home?\n"},
 		"far flag":        {[]string{"show", "--zebra"}, ExitUsage, "", "next: gpufair show --help lists the flags\n"},
 		"argument":        {[]string{"show", "x"}, ExitUsage, "", "takes no argument, but got \"x\""},
+		"flag's value":    {[]string{"show", "--tail", "x"}, ExitUsage, "", "gpufair: gpufair show: --tail \"x\": want a whole number\n  next: "},
+		"too few":         {[]string{"stop"}, ExitUsage, "", "gpufair: gpufair stop: got 0 arguments, which does not fit\n  next: gpufair stop LEASE"},
 		"subcommand":      {[]string{"config", "chekc"}, ExitUsage, "", "did you mean `gpufair config check`?"},
 		"version":         {[]string{"--version"}, ExitOK, "gpufair ", ""},
 		"version JSON":    {[]string{"version", "--json"}, ExitOK, "\"platform\":", ""},

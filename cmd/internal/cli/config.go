@@ -140,7 +140,7 @@ func load[T any](into *T, s Source) Mistakes {
 		case !ok:
 			ms = append(ms, Mistake{Source: "--set " + Clean(kv), What: "is not key=value"})
 		case i < 0:
-			ms = append(ms, Mistake{Source: "--set", Key: Clean(name), What: unknown(name, keys)})
+			ms = append(ms, Mistake{Source: "--set", Key: Clean(name), What: unsettable(name, keys)})
 		default:
 			ms = append(ms, override(into, keys[i], v, "--set", keys)...)
 			from[name] = "--set"

@@ -98,7 +98,8 @@ func TestMistakes(t *testing.T) {
 			file: "serve = {price = 1, ports = [3], accounts = [\"x\"]}\n",
 			want: []string{"c.toml:1:18: serve.price: must stand in quotes: \"1\""},
 		},
-		"no TOML": {file: "name = \n", want: []string{"c.toml:1:8: "}},
+		"huge number": {file: "[[lots]]\ncount = 99999999999999999999\n", want: []string{"c.toml:2:9: lots.count: decimal number is too large"}},
+		"no TOML":     {file: "name = \n", want: []string{"c.toml:1:8: "}},
 		"rule by line": {
 			file: "[serve]\nmin_term = \"1s\"\n[[lots]]\ncount = 1\n[[lots]]\ncount = 9\n[log]\nlevel = \"loud\"\n",
 			want: []string{"c.toml:2:1: serve.min_term: 1s is under a minute", "c.toml:6:1: lots[1].count: 9 is over 4", "c.toml:8:1: log.level: \"loud\" is none of"},
@@ -110,9 +111,12 @@ func TestMistakes(t *testing.T) {
 			want: []string{"GPUFAIR_SERVE_OPEN: serve.open: \"perhaps\": "},
 		},
 		"flags": {
-			set: []string{"serve.opne=true", "serve", "lots=3"},
+			set: []string{"serve.opne=true", "serve", "lots=3", "serve=1", "lots.cores=1", "serve.ports=x", "serve.ports=99999999999999999999"},
 			want: []string{
-				"--set: serve.opne: unknown key; did you mean serve.open?", "--set serve: is not key=value", "--set: lots: unknown key",
+				"--set: serve.opne: unknown key; did you mean serve.open?", "--set serve: is not key=value", "--set: lots: can only be set in the config file",
+				"--set: serve: is a table: give one of its keys, such as serve.accounts", "--set: lots.cores: can only be set in the config file",
+				"--set: serve.ports: \"x\": must be a list, each of it a whole number",
+				"--set: serve.ports: \"99999999999999999999\": must be a list, each of it a whole number",
 			},
 		},
 		"injection": {set: []string{"name=x\"\nserve.open = true\ny = \""}, want: nil},

@@ -90,7 +90,8 @@ func mistakes(err error, source string, keys []key) (ms Mistakes) {
 // misfit words why a value can't be read. Where the library names types of our code, it says instead what the key wants.
 func misfit(said, name string, keys []key) string {
 	said = strings.TrimPrefix(said, "toml: ")
-	typed := strings.Contains(said, "cannot decode TOML") || strings.Contains(said, "cannot be stored in") || strings.Contains(said, "cannot store")
+	typed := strings.Contains(said, "cannot decode TOML") || strings.Contains(said, "cannot be stored in") || strings.Contains(said, "cannot store") ||
+		strings.Contains(said, "strconv.")
 	if !typed {
 		return Clean(said)
 	}
@@ -180,6 +181,19 @@ func unknown(name string, keys []key) string {
 		return "unknown key; did you mean " + n + "?"
 	}
 	return "unknown key"
+}
+
+// unsettable says why a flag can't set a name.
+func unsettable(name string, keys []key) string {
+	if !slices.ContainsFunc(keys, func(k key) bool { return k.name == name }) {
+		return unknown(name, keys)
+	}
+	for _, k := range keys {
+		if k.leaf && strings.HasPrefix(k.name, name+".") {
+			return "is a table: give one of its keys, such as " + k.name
+		}
+	}
+	return "can only be set in the config file"
 }
 
 // override sets one key from a variable or a flag: as TOML if it reads as TOML of the right type, else as text.

@@ -94,8 +94,21 @@ func prepare(c *cobra.Command) {
 			c.Args = knownCommand
 		}
 	}
+	c.Args = worded(c.Args)
 	for _, sub := range c.Commands() {
 		prepare(sub)
+	}
+}
+
+// worded gives a rule's refusal our words and the usage line, unless it has words of its own: cobra's rules say "accepts 1 arg(s)".
+func worded(rule cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		err := rule(c, args)
+		var own *Error
+		if err == nil || errors.As(err, &own) {
+			return err
+		}
+		return Usagef(c.UseLine(), "%s: got %s, which does not fit", c.CommandPath(), Count(len(args), "argument"))
 	}
 }
 
@@ -142,7 +155,31 @@ func flagError(c *cobra.Command, err error) error {
 			next = "did you mean --" + n + "?"
 		}
 	}
+	var wrong *pflag.InvalidValueError
+	if errors.As(err, &wrong) {
+		f := wrong.GetFlag()
+		if want := flagWants(f.Value.Type()); want != "" {
+			return Usagef(next, "%s: --%s %q: want %s", c.CommandPath(), f.Name, Clean(wrong.GetValue()), want)
+		}
+	}
 	return Usagef(next, "%s: %s", c.CommandPath(), Clean(err.Error()))
+}
+
+// flagWants is what the value of a flag of one of pflag's types must be, for people; "" if its own error says it.
+func flagWants(typ string) string {
+	switch typ {
+	case "int", "int8", "int16", "int32", "int64", "count":
+		return "a whole number"
+	case "uint", "uint8", "uint16", "uint32", "uint64":
+		return "a whole number, 0 or more"
+	case "float32", "float64":
+		return "a number"
+	case "bool":
+		return "true or false"
+	case "duration":
+		return "a time such as 90s, 30m or 8h"
+	}
+	return ""
 }
 
 func (p *Program) versionCommand() *cobra.Command {
