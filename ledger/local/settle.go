@@ -55,7 +55,7 @@ func (d Desk) payment(ctx context.Context, in statement.SettleRequest) (books.Pa
 	if err := c.Validate(); err != nil {
 		return bad(err)
 	}
-	amount, err := d.amount(ctx, in.Amount, c)
+	amount, err := d.amount(ctx, in, c)
 	if err != nil {
 		return bad(err)
 	}
@@ -70,25 +70,43 @@ func (d Desk) payment(ctx context.Context, in statement.SettleRequest) (books.Pa
 	return books.Payment{Channel: c, Amount: amount, Method: method, Reference: in.Reference}, peer, nil
 }
 
-// amount reads how much, or takes all that is owed on the channel.
-func (d Desk) amount(ctx context.Context, text string, c ledger.Channel) (money.Micro, error) {
-	if text != "" {
-		m, err := money.Parse(text)
+// amount reads how much, or takes what is owed on the channel less what this account's proposals there, that the other side did not
+// answer yet, come to: those pay for it already. A proposal with the request's own reference is the same payment, not another.
+func (d Desk) amount(ctx context.Context, in statement.SettleRequest, c ledger.Channel) (money.Micro, error) {
+	if in.Amount != "" {
+		m, err := money.Parse(in.Amount)
 		if err == nil && m == 0 {
 			err = errors.New("an amount of 0 settles nothing")
 		}
 		return m, err
 	}
 	var owed int64
+	var proposed money.Micro
 	err := d.Books.View(ctx, func(r *books.Reader) error {
 		a, err := r.Account(d.Role, c.Unit, c.Peer(d.Books.Self()))
+		if err != nil {
+			return err
+		}
 		owed = a.Owed
-		return err
+		return r.Settlements(func(_ wire.Hash, s voucher.Settlement, v books.Settled) error {
+			if v.State != books.Proposed || s.Channel != c || in.Reference != "" && s.Reference == in.Reference {
+				return nil
+			}
+			proposed, err = money.Add(proposed, s.Amount)
+			return err
+		})
 	})
-	if err == nil && owed <= 0 {
-		err = fmt.Errorf("nothing is owed in %s: give an amount to prepay", c.Unit)
+	left := ledger.Positive(owed)
+	switch {
+	case err != nil:
+		return 0, err
+	case left == 0:
+		return 0, fmt.Errorf("nothing is owed in %s: give an amount to prepay", c.Unit)
+	case left <= proposed:
+		return 0, fmt.Errorf("a proposal of %s %s waits for %s's signature: `settle list`, or give an --amount",
+			proposed, c.Unit, c.Peer(d.Books.Self()).Short())
 	}
-	return ledger.Positive(owed), err
+	return left - proposed, nil
 }
 
 // bring sends a settlement to the other side.
