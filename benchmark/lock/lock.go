@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -41,7 +42,7 @@ func GPUKey(uuid string) Key { return Key("gpu-" + uuid) }
 // HeldError says that another process, or another claim of this one, holds a key.
 type HeldError struct {
 	Key    Key
-	PID    int    // 0 if the holder did not write it yet
+	PID    int    // 0 if the holder did not write it, or no process of the id it wrote is alive
 	Holder string // what the holder calls itself
 }
 
@@ -84,9 +85,13 @@ func claim(dir, name string, k Key) (*os.File, error) {
 		return nil, fmt.Errorf("key %q: not a name of a core or card", k)
 	}
 	path := filepath.Join(dir, string(k)+".lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("claim %s: %w", k, err)
+	}
+	if err := narrow(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("claim %s: keep others from locking %s: %w", k, path, err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		defer f.Close()
@@ -100,6 +105,20 @@ func claim(dir, name string, k Key) (*os.File, error) {
 		return nil, fmt.Errorf("claim %s: %w", k, err)
 	}
 	return f, nil
+}
+
+// narrow takes a file that an earlier release made readable for all from everyone but its owner: who can open it can lock it, and so
+// keep a daemon from starting. A file of another user stays as it is.
+func narrow(f *os.File) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok || int(sys.Uid) != os.Geteuid() || st.Mode().Perm()&0o077 == 0 {
+		return nil
+	}
+	return f.Chmod(0o600)
 }
 
 // sign writes who holds f, for the errors of others.
@@ -119,10 +138,15 @@ func holder(f *os.File, k Key) error {
 	}
 	pid, name, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
 	n, err := strconv.Atoi(pid)
-	if err != nil {
-		return &HeldError{Key: k}
+	if err != nil || !alive(n) {
+		return &HeldError{Key: k} // who holds it did not sign it: the line is an earlier holder's
 	}
 	return &HeldError{Key: k, PID: n, Holder: name}
+}
+
+// alive reports whether a process of that id is there, whoever's it is.
+func alive(pid int) bool {
+	return pid > 0 && !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
 
 // Covers reports whether l holds every one of keys. A nil lock holds nothing.

@@ -133,8 +133,34 @@ func TestBadKeysAndFolders(t *testing.T) {
 	}
 }
 
+// TestLockIsItsOwnersAlone: who can open a lock file can hold it, so nobody else can, also where an earlier release let them.
+func TestLockIsItsOwnersAlone(t *testing.T) {
+	dir := t.TempDir()
+	old := filepath.Join(dir, "core-2.lock")
+	if err := os.WriteFile(old, []byte("1 earlier\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(old, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Acquire(dir, "x", CoreKeys(benchmark.Cores{1, 2}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	for _, name := range []string{"core-1.lock", "core-2.lock"} {
+		st, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %o, want 600", name, st.Mode().Perm())
+		}
+	}
+}
+
 func TestUnsignedLockFile(t *testing.T) {
-	for _, text := range []string{"", "x", "12x y"} {
+	for _, text := range []string{"", "x", "12x y", "-1 x", "0 x", "2147483647 gone"} {
 		path := filepath.Join(t.TempDir(), "core-1.lock")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
