@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -114,10 +115,30 @@ func Open(ctx context.Context, c Config) (*Books, error) {
 		c.Log.Error("ledger opened read-only", "err", b.readOnly)
 		return b, nil
 	}
-	if b.journal, err = startJournal(c.Dir); err != nil {
+	if err := b.start(); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	return b, nil
+}
+
+// start opens the journal for writing, and says what was wrong with the file that it found.
+func (b *Books) start() error {
+	dir := b.config.Dir
+	_, missing := os.Stat(filepath.Join(dir, journalName))
+	j, aside, err := startJournal(dir)
+	if err != nil {
+		return err
+	}
+	b.journal = j
+	const means = "the store has every transaction that the head note knows of, and a new journal was begun. " +
+		"But a store lost from here on can be rebuilt only as far as the journals reach: see to the disk, and make a backup"
+	switch {
+	case aside != "":
+		b.config.Log.Warn("journal was damaged and is set aside", "file", aside, "means", means)
+	case b.seq > 0 && errors.Is(missing, os.ErrNotExist):
+		b.config.Log.Warn("journal was missing", "file", filepath.Join(dir, journalName), "means", means)
+	}
+	return nil
 }
 
 // replay brings the store up to the journal's end.

@@ -159,30 +159,31 @@ type journal struct {
 }
 
 // startJournal opens the journal for appending, its torn tail cut. A file with damage in its middle, all of which is in the store, is
-// kept under another name for people to look at, and a new one begun.
-func startJournal(dir string) (*journal, error) {
+// kept under another name for people to look at, and a new one begun; aside is that name, or empty.
+func startJournal(dir string) (j *journal, aside string, err error) {
 	path := filepath.Join(dir, journalName)
 	b, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("open journal: %w", err)
+		return nil, "", fmt.Errorf("open journal: %w", err)
 	}
 	s := scanJournal(b)
 	if s.lost > 0 || s.alien {
-		if err := os.Rename(path, filepath.Join(dir, fmt.Sprintf("%s.damaged-%d", journalName, s.lost))); err != nil {
-			return nil, fmt.Errorf("set damaged journal aside: %w", err)
+		aside = filepath.Join(dir, fmt.Sprintf("%s.damaged-%d", journalName, s.lost))
+		if err := os.Rename(path, aside); err != nil {
+			return nil, "", fmt.Errorf("set damaged journal aside: %w", err)
 		}
 		s = scan{}
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open journal: %w", err)
+		return nil, "", fmt.Errorf("open journal: %w", err)
 	}
-	j := &journal{dir: dir, file: f, size: s.good, seed: s.seed}
+	j = &journal{dir: dir, file: f, size: s.good, seed: s.seed}
 	if err := j.prepare(); err != nil {
 		f.Close()
-		return nil, err
+		return nil, "", err
 	}
-	return j, nil
+	return j, aside, nil
 }
 
 // prepare cuts what is behind the last whole record, writes the magic line of a new file, and makes both durable.

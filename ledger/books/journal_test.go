@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -146,6 +147,38 @@ func TestDamagedJournal(t *testing.T) {
 			if err != nil || len(aside) != 1 {
 				t.Fatalf("the damaged journal was not kept: %v", aside)
 			}
+		}
+	}
+}
+
+// TestDamagedJournalIsTold: a journal that is set aside, or gone, beside a whole store is told of in the log, and only then.
+func TestDamagedJournalIsTold(t *testing.T) {
+	p, ends := story(t)
+	for name, c := range map[string]struct {
+		change func(path string, b []byte) error
+		want   string
+	}{
+		"whole": {func(string, []byte) error { return nil }, ""},
+		"damaged": {func(path string, b []byte) error {
+			b[ends[1]+recordHead+3] ^= 1
+			return os.WriteFile(path, b, 0o600)
+		}, "journal.damaged-"},
+		"missing": {func(path string, _ []byte) error { return os.Remove(path) }, "journal was missing"},
+	} {
+		dir := t.TempDir()
+		must(t, os.CopyFS(dir, os.DirFS(p.provider.dir)))
+		must(t, c.change(filepath.Join(dir, journalName), readJournal(t, dir)))
+		store, err := kv.Open(t.Context(), copyEngine(t, p.provider.engine), schema)
+		must(t, err)
+		var log bytes.Buffer
+		again, err := Open(t.Context(), Config{
+			Dir: dir, Store: store, Device: p.provider.dev, Limits: testLimits, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		must(t, err)
+		must(t, again.Close())
+		if got := log.String(); c.want == "" && got != "" || c.want != "" && (!strings.Contains(got, "level=WARN") ||
+			!strings.Contains(got, c.want) || !strings.Contains(got, "make a backup")) {
+			t.Errorf("%s: log %q, want %q", name, got, c.want)
 		}
 	}
 }
