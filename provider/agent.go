@@ -94,6 +94,7 @@ type Agent struct {
 	pause     pauseRecord                      // guarded by mu
 	sandbox   RuntimeInfo                      // guarded by mu; empty: the runtime does not answer
 	why       string                           // guarded by mu; why nothing is offered
+	refuses   string                           // guarded by mu; why the store takes no writes; empty: it does, or the ledger is read-only
 	news      chan struct{}                    // guarded by mu; closed at each change
 	wanted    map[market.LeaseID]string        // guarded by mu; digests of images that open leases name
 	removing  string                           // guarded by mu; digest of the image that is being removed

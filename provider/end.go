@@ -37,7 +37,7 @@ func (k *keeper) finish(ctx context.Context, why reason.Reason) {
 		}
 	}
 	if err := k.storeEnd(ctx, *k.ending); err != nil {
-		k.log.Error("store end", "err", err)
+		k.trouble("store end", err)
 		if k.lane != nil {
 			close(k.lane.gone)
 			k.lane = nil
@@ -229,7 +229,7 @@ func (a *Agent) clear(ctx context.Context, lease market.LeaseID) error {
 func (k *keeper) again(what string, err error) {
 	k.busy, k.progress = "", ""
 	k.tidyAt = time.Now().Add(work.BeatInterval * time.Second)
-	k.log.Error("clean up: "+what, "err", err)
+	k.trouble("clean up: "+what, err)
 }
 
 // cleared is the keeper's turn when nothing of the job runs any more: the devices are free, then the results are packed.

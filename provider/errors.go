@@ -12,3 +12,6 @@ var (
 	ErrRequest     = errors.New("not a valid request")
 	ErrState       = errors.New("the container is in another state")
 )
+
+// ErrUnstored says that the owner's pause, or its end, is in force and could not be stored.
+var ErrUnstored = errors.New("in force now, but a restart would forget it")

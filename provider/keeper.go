@@ -58,18 +58,19 @@ type keeper struct {
 	cpuAt        time.Duration // CPU time
 	claimedMs    uint64        // billable milliseconds
 	evidenceHash wire.Hash
-	lastTick     time.Time      // of the persisted meter
-	unstored     int            // ticks in a row that the ledger did not take
-	killAt       time.Time      // of a stopping job
-	killNext     time.Time      // not again before
-	paid         bool           // a paused job's renter pays again: it is to go on
-	frozen       bool           // the job is known to be frozen
-	ending       *reason.Reason // why the lease ends; set before that is stored
-	credited     bool           // with ending: the reclaim credit was taken off the meter
-	killed       bool           // the container is gone although the end is not stored
-	tidyAt       time.Time      // no clean up before
-	evict        bool           // the results are no longer kept
-	final        bool           // nothing more to do: the record is complete
+	lastTick     time.Time       // of the persisted meter
+	unstored     int             // ticks in a row that the ledger did not take
+	killAt       time.Time       // of a stopping job
+	killNext     time.Time       // not again before
+	paid         bool            // a paused job's renter pays again: it is to go on
+	frozen       bool            // the job is known to be frozen
+	ending       *reason.Reason  // why the lease ends; set before that is stored
+	credited     bool            // with ending: the reclaim credit was taken off the meter
+	killed       bool            // the container is gone although the end is not stored
+	tidyAt       time.Time       // no clean up before
+	evict        bool            // the results are no longer kept
+	said         map[string]bool // troubles that were logged since the ledger took a change last
+	final        bool            // nothing more to do: the record is complete
 }
 
 // snapshot is how a lease stood at its last change or beat.
@@ -252,12 +253,22 @@ func (k *keeper) update(ctx context.Context, change func(*record), f func(*books
 		k.entered = time.Now()
 	}
 	k.rec = next
+	clear(k.said)
 	k.show()
 	if moved {
 		k.log.Info("lease", "state", k.rec.State, "reason", k.rec.Reason.Code, "charge", k.rec.Charge)
 		k.a.changed()
 	}
 	return nil
+}
+
+// trouble logs what fails at each beat while the ledger takes nothing: once.
+func (k *keeper) trouble(what string, err error) {
+	if k.said[what] {
+		return
+	}
+	k.said[what] = true
+	k.log.Error(what+"; trying on", "err", err)
 }
 
 // move goes to another state; an illegal transition is a mistake of ours or a request out of order. What was metered is stored with it.

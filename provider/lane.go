@@ -134,7 +134,7 @@ func (k *keeper) dropLane(l *lane) error {
 func (k *keeper) send(ctx context.Context, claim bool) {
 	if k.beat+1 > k.rec.Beat { // reserved before it is used
 		if err := k.update(ctx, func(r *record) { r.Beat = k.beat + beatsAhead }, nil); err != nil {
-			k.log.Error("reserve beats", "err", err)
+			k.trouble("reserve beats", err)
 			return
 		}
 	}

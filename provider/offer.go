@@ -58,12 +58,13 @@ func (a *Agent) nextTurn(now time.Time) time.Duration {
 	return wait
 }
 
-// watchRuntime notes whether jobs could be started.
+// watchRuntime notes whether jobs could be started and recorded.
 func (a *Agent) watchRuntime(ctx context.Context) error {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
 		a.lookAtRuntime(ctx)
+		a.lookAtStore(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -95,6 +96,30 @@ func (a *Agent) lookAtRuntime(ctx context.Context) {
 	a.changed()
 }
 
+// lookAtStore notes whether the store takes writes: while it does not, a sale would be refused.
+func (a *Agent) lookAtStore(ctx context.Context) {
+	within, cancel := context.WithTimeout(ctx, lookEvery)
+	defer cancel()
+	err := a.books.Update(within, func(*books.Tx) error { return nil }) // writes nothing; it is refused as a write would be
+	if within.Err() != nil {
+		return // a slow disk is no full one
+	}
+	why := ""
+	if err != nil && a.books.ReadOnly() == nil { // that has its own words
+		why = fmt.Sprintf("the store refuses writes, so nothing can be sold or recorded: free disk space: %v", err)
+	}
+	a.mu.Lock()
+	was := a.refuses
+	a.refuses = why
+	a.mu.Unlock()
+	if was == "" && why != "" {
+		a.log.Error("store", "err", err)
+	}
+	if (was == "") != (why == "") {
+		a.changed()
+	}
+}
+
 // compose makes the offer of now, or says why there is none.
 func (a *Agent) compose(now time.Time) (market.Offer, string) {
 	a.mu.Lock()
@@ -104,6 +129,8 @@ func (a *Agent) compose(now time.Time) (market.Offer, string) {
 		return market.Offer{}, "paused by the owner"
 	case a.books.ReadOnly() != nil:
 		return market.Offer{}, "the ledger is read-only: run gpufaird ledger verify"
+	case a.refuses != "":
+		return market.Offer{}, a.refuses
 	case a.sandbox.Name == "":
 		return market.Offer{}, "the container runtime does not answer: run gpufaird doctor"
 	case a.conf.missing() != "":

@@ -41,7 +41,7 @@ func (a *Agent) newKeeper(rec record) (*keeper, error) {
 	k := &keeper{
 		a: a, id: id, accept: accept, lease: lease, log: a.log.With("lease", id.Short()), asks: make(chan func(), asked),
 		stage: a.stageOf(rec, id.String()), results: &packing{}, done: make(chan struct{}), over: make(chan struct{}), rec: rec, meter: m,
-		beat: rec.Beat, claimed: map[uint64]money.Micro{}, claimedMs: rec.Billable,
+		beat: rec.Beat, claimed: map[uint64]money.Micro{}, claimedMs: rec.Billable, said: map[string]bool{},
 	}
 	// Across a restart there is only the wall clock; a step forward ends a window early, one back begins it anew.
 	k.entered = time.Now().Add(-max(time.Since(time.UnixMilli(rec.since())), 0))

@@ -32,6 +32,7 @@ func (a *Agent) Status(ctx context.Context) (api.Status, error) {
 		State: api.Serving, Account: a.dev.Account().String(), Peer: a.dev.Peer().String(), Addrs: a.net.Addrs(),
 		Peers: len(a.net.Peers()), Devices: a.Devices(), Leases: leases, Warnings: []string{},
 	}
+	a.lookAtStore(ctx)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.Network = a.conf.Network
@@ -44,6 +45,9 @@ func (a *Agent) Status(ctx context.Context) (api.Status, error) {
 
 // state judges how the owner's side stands; a.mu is held.
 func (a *Agent) state(s *api.Status, now time.Time) {
+	if a.refuses != "" {
+		s.Warnings = append(s.Warnings, a.refuses)
+	}
 	switch {
 	case a.pause.active(now):
 		s.State = api.Paused
@@ -56,6 +60,8 @@ func (a *Agent) state(s *api.Status, now time.Time) {
 	case a.conf.missing() != "":
 		s.State = api.Idle
 		s.Warnings = append(s.Warnings, "nothing is offered: "+a.conf.missing())
+	case a.refuses != "":
+		s.State = api.Stuck
 	case a.why != "":
 		s.State = api.Stuck
 		s.Warnings = append(s.Warnings, "nothing is offered: "+a.why)
@@ -253,15 +259,14 @@ func at(ms int64) *time.Time {
 	return &t
 }
 
-// Pause stops renting out, for d or (0) until Resume: no new leases, and every device is free within 2 s.
+// Pause stops renting out, for d or (0) until Resume: no new leases, and every device is free within 2 s. The owner is first: an error
+// that the pause could not be stored says that a restart forgets it, and it is in force all the same.
 func (a *Agent) Pause(ctx context.Context, d time.Duration) error {
 	p := pauseRecord{On: true}
 	if d > 0 {
 		p.Until = time.Now().Add(d).UnixMilli()
 	}
-	if err := a.setPause(ctx, p); err != nil {
-		return err
-	}
+	unstored := a.setPause(ctx, p)
 	a.selling.Lock() // a sale that was let in before has its keeper now
 	a.mu.Lock()
 	keepers := slices.Collect(maps.Values(a.keepers))
@@ -280,17 +285,14 @@ func (a *Agent) Pause(ctx context.Context, d time.Duration) error {
 		})
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, unstored)...)
 }
 
-// Resume rents out again.
+// Resume rents out again. An error that this could not be stored says that after a restart the pause would be back.
 func (a *Agent) Resume(ctx context.Context) error { return a.setPause(ctx, pauseRecord{}) }
 
+// setPause takes effect before it is stored: the owner's word holds whether or not the disk is full.
 func (a *Agent) setPause(ctx context.Context, p pauseRecord) error {
-	err := a.books.Update(ctx, func(tx *books.Tx) error { return kv.Save(tx.Of(kv.Provider), []byte(keyPause), p) })
-	if err != nil {
-		return fmt.Errorf("store pause: %w", err)
-	}
 	a.mu.Lock()
 	a.pause = p
 	if !p.On {
@@ -298,6 +300,10 @@ func (a *Agent) setPause(ctx context.Context, p pauseRecord) error {
 	}
 	a.mu.Unlock()
 	a.changed()
+	err := a.books.Update(ctx, func(tx *books.Tx) error { return kv.Save(tx.Of(kv.Provider), []byte(keyPause), p) })
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnstored, err)
+	}
 	return nil
 }
 

@@ -93,7 +93,7 @@ func (k *keeper) pause(ctx context.Context, why reason.Reason) {
 	}
 	k.capMeter()
 	if err := k.move(ctx, work.Paused, why, func(r *record) { r.Paused = time.Now().UnixMilli() }); err != nil {
-		k.log.Error("pause", "err", err) // the next beat tries again; meanwhile nothing is billed
+		k.trouble("pause", err) // the next beat tries again; meanwhile nothing is billed
 		return
 	}
 	k.paid, k.frozen = false, false
@@ -137,7 +137,7 @@ func (k *keeper) resumed(ctx context.Context) {
 		return
 	}
 	if err := k.move(ctx, work.Running, reason.Reason{}, nil); err != nil {
-		k.log.Error("resume", "err", err) // it runs, unbilled; the next beat thaws it again and tries again
+		k.trouble("resume", err) // it runs, unbilled; the next beat thaws it again and tries again
 		return
 	}
 	if err := k.meter.Resume(k.now()); err != nil {

@@ -218,6 +218,8 @@ func fail(err error) error {
 	switch {
 	case errors.Is(err, provider.ErrNotFound):
 		return serve.Fail(http.StatusNotFound, err, "gpufaird leases --all lists every lease")
+	case errors.Is(err, provider.ErrUnstored):
+		return serve.Fail(http.StatusConflict, err, "free disk space, look at `gpufaird status`, then give the command again")
 	case errors.Is(err, provider.ErrAmbiguous):
 		return serve.Fail(http.StatusConflict, err, "")
 	}
