@@ -82,7 +82,7 @@ func (c Config) withDefaults() (Config, error) {
 
 // Open opens or makes the store in c.Dir. It starts badger's own goroutines, which end with [DB.Close]. Errors wrap [kv.ErrInUse] if a
 // process holds the store already, and [kv.ErrReadOnly] if there is too little free space to open it: badger dies of SIGBUS on a full
-// disk. Opening may take seconds after a crash.
+// disk; [ErrDamaged] if its files are not what was written. Opening may take seconds after a crash.
 func Open(ctx context.Context, c Config) (*DB, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -101,8 +101,8 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	if err := d.roomToOpen(); err != nil {
 		return nil, err
 	}
-	if d.db, err = badger.Open(options(c)); err != nil {
-		return nil, openError(c.Dir, err)
+	if d.db, err = openLibrary(c); err != nil {
+		return nil, err
 	}
 	if err := d.keepBallast(); err != nil {
 		return nil, errors.Join(err, d.db.Close())
@@ -127,9 +127,12 @@ func options(c Config) badger.Options {
 		WithCompactL0OnClose(true)
 }
 
-// openError says who holds the store. Badger gives no typed error for its lock, only these words.
+// openError says who holds the store, or that it is damaged. Badger gives no typed error for its lock, only these words.
 func openError(dir string, err error) error {
 	if text := err.Error(); !strings.Contains(text, "directory lock") && !strings.Contains(text, "lock file") {
+		if !ofSystem(text) {
+			return damaged(dir, err)
+		}
 		return fmt.Errorf("open store in %s: %w", dir, err)
 	}
 	holder := "another process"

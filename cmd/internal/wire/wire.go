@@ -135,8 +135,10 @@ func (b *Base) openStore(ctx context.Context) error {
 			"stop the other one, or give this one a --home of its own")
 	case errors.Is(err, kv.ErrReadOnly):
 		return cli.Fail(cli.ExitSystem, "open the store", err, "free some space on the disk and start again")
+	case errors.Is(err, badger.ErrDamaged):
+		return cli.Fail(cli.ExitSystem, "open the store", err, "keep what you move aside until `ledger verify` says that all is whole")
 	case err != nil:
-		return cli.Fail(cli.ExitSystem, "open the store", err, "the folder "+dir+" must belong to this user; its disk must be healthy")
+		return cli.Fail(cli.ExitSystem, "open the store", err, "the folder "+dir+" must belong to this user")
 	}
 	b.db = db
 	if b.Store, err = kv.Open(ctx, db, schema(cli.ThisBuild().Version)); err != nil {
