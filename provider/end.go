@@ -251,12 +251,24 @@ func (k *keeper) cleared(ctx context.Context, err error) {
 	k.progress = "packing results"
 	out := k.rec.Folders.Out
 	k.beside(func() {
-		outputs, err := k.results.last(ctx, out)
+		outputs, err := k.lastPack(ctx, out)
 		if derr := k.stage.drop(); derr != nil {
 			k.log.Warn("pushed blobs not dropped", "err", derr)
 		}
 		k.post(func() { k.packed(ctx, outputs, err) })
 	})
+}
+
+// lastPack packs the results, unless the job wrote more than it rented: that is neither hashed nor offered.
+func (k *keeper) lastPack(ctx context.Context, out string) (wire.Hash, error) {
+	if out == "" {
+		return wire.Hash{}, nil
+	}
+	if over := k.overDisk(ctx); over != "" {
+		k.results.drop()
+		return wire.Hash{}, errors.New(over)
+	}
+	return k.results.last(ctx, out)
 }
 
 // packed is the keeper's turn when the results are packed, or can't be: then the lease goes on without, and says why.

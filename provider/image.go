@@ -266,7 +266,11 @@ func (a *Agent) Fetch(ctx context.Context, r blob.Request) (blob.Source, error) 
 	if err != nil {
 		return nil, toPeer(err)
 	}
-	source, err := k.results.source(ctx, k.look().rec.Folders.Out, r.Hash)
+	rec := k.look().rec
+	if rec.Tidy && rec.Outputs.IsZero() { // also after a restart: what was not packed at the end is not packed now
+		return nil, toPeer(fmt.Errorf("results %s: the lease has none: %w", r.Hash.Short(), blob.ErrNotFound))
+	}
+	source, err := k.results.source(ctx, rec.Folders.Out, r.Hash)
 	if err != nil {
 		return nil, toPeer(err)
 	}

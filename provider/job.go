@@ -227,7 +227,8 @@ func (k *keeper) watchContainer(ctx context.Context) {
 				return // the daemon stops; the job runs on
 			}
 			if err == nil || errors.Is(err, ErrNotFound) {
-				k.post(func() { k.exited(ctx, c, err) })
+				over := k.overDisk(ctx) // whatever it wrote since the last count
+				k.post(func() { k.exited(ctx, c, err, over) })
 				return
 			}
 			k.log.Warn("wait for the job's end", "err", err) // it may well run: asking again costs nothing
@@ -240,8 +241,12 @@ func (k *keeper) watchContainer(ctx context.Context) {
 	})
 }
 
-// exited is the keeper's turn after the container has stopped, or vanished: the charge ends at that time, not at its discovery.
-func (k *keeper) exited(ctx context.Context, c Container, err error) {
+// exited is the keeper's turn after the container has stopped, or vanished: the charge ends at that time, not at its discovery. over says
+// by what it is over its disk, or nothing.
+func (k *keeper) exited(ctx context.Context, c Container, err error, over string) {
+	if ctx.Err() != nil {
+		return // the daemon stops; the next start finds it stopped
+	}
 	if k.rec.State == work.Ended || k.ending != nil {
 		return
 	}
@@ -253,6 +258,8 @@ func (k *keeper) exited(ctx context.Context, c Container, err error) {
 	case c.Exit.OOM:
 		why = reason.New(reason.OutOfMemory, "over %d MiB", k.rec.memoryBytes()>>20)
 	case k.rec.State == work.Stopping: // asked to: the reason stands
+	case over != "":
+		why = reason.New(reason.ResourcesExceeded, "%s", over)
 	default:
 		why = reason.New(reason.Completed, "")
 	}

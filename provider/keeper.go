@@ -307,8 +307,11 @@ func (k *keeper) onBeat(ctx context.Context, now time.Time) {
 		return
 	}
 	k.sample()
-	if now.Sub(k.lastTick) >= work.TickInterval*time.Second && (k.rec.State == work.Running || k.rec.State == work.Stopping) {
-		k.tick(ctx, now)
+	if k.rec.State == work.Running || k.rec.State == work.Stopping {
+		k.count(ctx, now)
+		if now.Sub(k.lastTick) >= work.TickInterval*time.Second {
+			k.tick(ctx, now)
+		}
 	}
 	k.watch(ctx, now)
 	if k.final || k.ending != nil && k.rec.State != work.Ended {
@@ -335,10 +338,9 @@ func (k *keeper) capMeter() {
 	}
 }
 
-// tick persists the meter, so that a crash bills up to here, and measures what the job uses. A job that can't be recorded is ended.
+// tick persists the meter, so that a crash bills up to here. A job that can't be recorded is ended.
 func (k *keeper) tick(ctx context.Context, now time.Time) {
 	k.lastTick = now
-	k.count(ctx, now)
 	err := k.updateMetered(ctx, func(*record) {})
 	if err == nil {
 		k.unstored = 0
@@ -374,7 +376,7 @@ func (k *keeper) count(ctx context.Context, now time.Time) {
 	k.beside(func() {
 		began, at := time.Now(), k.now()
 		usage, err := k.a.runtime.Usage(ctx, k.id.String())
-		disk, derr := k.a.mounts.Usage(ctx, k.id.String())
+		over := k.overDisk(ctx)
 		took := time.Since(began)
 		k.post(func() {
 			k.counting, k.countAt = false, time.Now().Add(20*took)
@@ -384,12 +386,25 @@ func (k *keeper) count(ctx context.Context, now time.Time) {
 					k.alive = max(k.alive, at)
 				}
 			}
-			if limit := k.rec.diskBytes(); derr == nil && (disk.Bytes > limit || disk.Inodes > maxInodes) {
-				k.stop(ctx, reason.New(reason.ResourcesExceeded, "%d MiB in %d files on disk, %d MiB in %d allowed", disk.Bytes>>20, disk.Inodes,
-					limit>>20, maxInodes), k.stopWait())
+			if over != "" { // it goes on writing until it is gone, so it gets no longer than an owner's pause gives
+				k.stop(ctx, reason.New(reason.ResourcesExceeded, "%s", over), min(k.stopWait(), ownerWait))
 			}
 		})
 	})
+}
+
+// overDisk counts what the job has on disk and says by what it is over its limit, or nothing. It is not for the keeper's goroutine.
+func (k *keeper) overDisk(ctx context.Context) string {
+	disk, err := k.a.mounts.Usage(ctx, k.id.String())
+	rec := k.look().rec
+	limit := rec.diskBytes()
+	switch {
+	case err != nil && !errors.Is(err, ErrNotFound) && ctx.Err() == nil:
+		k.log.Warn("disk of the job not counted", "err", err)
+	case err == nil && (disk.Bytes > limit || disk.Inodes > maxInodes):
+		return fmt.Sprintf("%d MiB in %d files on disk, %d MiB in %d allowed", disk.Bytes>>20, disk.Inodes, limit>>20, maxInodes)
+	}
+	return ""
 }
 
 // maxInodes is how many files a job may make: more than any data set that is not an archive, and few enough to be counted and wiped.

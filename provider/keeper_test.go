@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,9 @@ import (
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/blob"
+	"github.com/gpufair/gpufair/p2p/wire"
 )
 
 // bubble runs f with a rig, in time of its own.
@@ -364,9 +368,58 @@ func TestDiskQuota(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.paying.Store(true)
 		k := r.run()
+		r.runtime.set(func() { r.runtime.deaf = true })
 		r.mounts.disk.Store(65 << 20)
-		r.over(k.id, "resources_exceeded")
+		r.await(k.id, work.Stopping, 2500*time.Millisecond)
+		r.await(k.id, work.Ended, 2500*time.Millisecond)
+		r.noResults(r.over(k.id, "resources_exceeded"), k)
 	})
+}
+
+// A job that writes and ends between two counts does not get away with it.
+func TestDiskQuotaAtExit(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.paying.Store(true)
+		k := r.run()
+		must(t, os.WriteFile(filepath.Join(k.look().rec.Folders.Out, "big"), []byte("big"), 0o600))
+		time.Sleep(500 * time.Millisecond)
+		r.mounts.disk.Store(65 << 20)
+		r.runtime.exit(0, time.Now())
+		r.noResults(r.over(k.id, "resources_exceeded"), k)
+		if rec := r.stored(k.id); rec.Exit == nil || rec.Exit.Code != 0 || rec.Reason.Detail == "" {
+			t.Errorf("exit %v, reason %v", rec.Exit, rec.Reason)
+		}
+	})
+}
+
+// A job that the renter ends when it is over its disk gets nothing of it, either.
+func TestDiskQuotaAtRelease(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.paying.Store(true)
+		k := r.run()
+		must(t, os.WriteFile(filepath.Join(k.look().rec.Folders.Out, "big"), []byte("big"), 0o600))
+		time.Sleep(500 * time.Millisecond)
+		r.mounts.disk.Store(65 << 20)
+		_, err := r.ask(work.Ask{Lease: k.id, Action: work.ActStop})
+		must(t, err)
+		r.noResults(r.over(k.id, "stopped_renter"), k)
+	})
+}
+
+// noResults checks that an ended lease offers nothing and says why, also after a restart.
+func (r *rig) noResults(rec record, k *keeper) {
+	r.t.Helper()
+	if !rec.Outputs.IsZero() || !strings.Contains(rec.Lost, "65 MiB") {
+		r.t.Errorf("outputs %s, lost %q", rec.Outputs, rec.Lost)
+	}
+	pack, err := blob.Pack(context.Background(), rec.Folders.Out, blob.PackOptions{})
+	must(r.t, err)
+	defer pack.Close()
+	r.crash()
+	_, err = r.a.Fetch(context.Background(), blob.Request{Lease: wire.Hash(k.id), Peer: r.renter.Peer(), Hash: pack.ID})
+	if !errors.Is(err, blob.ErrNotFound) && p2p.KindOf(err) != p2p.KindNotFound {
+		r.t.Errorf("fetched: %v", err)
+	}
 }
 
 // A reload that takes a leased device off the offer changes nothing for its lease.

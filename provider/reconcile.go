@@ -239,12 +239,16 @@ func (k *keeper) adoptContainer(ctx context.Context) {
 	k.beside(func() {
 		var c Container
 		err := persist(ctx, func(ctx context.Context) (err error) { c, err = k.a.runtime.Status(ctx, k.id.String()); return err })
-		k.post(func() { k.adopted(ctx, c, err) })
+		over := ""
+		if err == nil && (c.State == ContainerStopped || c.State == ContainerLost) {
+			over = k.overDisk(ctx)
+		}
+		k.post(func() { k.adopted(ctx, c, err, over) })
 	})
 }
 
 // adopted is the keeper's turn when the runtime has said how an adopted job stands.
-func (k *keeper) adopted(ctx context.Context, c Container, err error) {
+func (k *keeper) adopted(ctx context.Context, c Container, err error, over string) {
 	k.busy = ""
 	switch {
 	case ctx.Err() != nil:
@@ -258,7 +262,7 @@ func (k *keeper) adopted(ctx context.Context, c Container, err error) {
 		k.finish(ctx, reason.New(reason.RuntimeLost, "the container vanished while the provider was restarting"))
 		return
 	case err == nil && (c.State == ContainerStopped || c.State == ContainerLost):
-		k.exited(ctx, c, nil)
+		k.exited(ctx, c, nil, over)
 		return
 	case err != nil:
 		k.log.Warn("status of adopted job", "err", err)
