@@ -15,6 +15,9 @@ var ErrRequest = errors.New("not possible as asked")
 // ErrSilent says that a job's provider does not answer now.
 var ErrSilent = errors.New("the provider does not answer")
 
+// ErrDiskFull says that this machine's disk, or its user's quota, is full.
+var ErrDiskFull = errors.New("the disk is full")
+
 // refusal is an [ErrRequest] in its own words.
 type refusal struct {
 	why  error

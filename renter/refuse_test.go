@@ -2,7 +2,9 @@ package renter
 
 import (
 	"errors"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -63,5 +65,21 @@ func TestTerms(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
+	}
+}
+
+// TestDiskFull: what a full disk means for results, whoever finds it full.
+func TestDiskFull(t *testing.T) {
+	for _, e := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		err := noRoom(market.LeaseID{1}, "/home/me/out", &os.PathError{Op: "write", Path: "/home/me/.out/x", Err: e})
+		if !errors.Is(err, ErrDiskFull) || !strings.HasPrefix(err.Error(), "no space is left in /home/me for the results of job 01") {
+			t.Errorf("got %v", err)
+		}
+		if next := Next(err); !strings.Contains(next, "--output DIR") {
+			t.Errorf("next: %q", next)
+		}
+	}
+	if other := errors.New("other"); noRoom(market.LeaseID{1}, "/x", other) != other {
+		t.Error("another error is taken for a full disk")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/gpufair/gpufair/ledger/books"
@@ -260,10 +261,26 @@ func (a *Agent) Results(ctx context.Context, id market.LeaseID, output string) (
 	if err := checkOutput(output); err != nil {
 		return "", err
 	}
+	if err := os.Mkdir(output, 0o777); err != nil { // less the umask
+		return "", noRoom(id, output, fmt.Errorf("copy results of job %s: %w", id.Short(), err))
+	}
 	if err := os.CopyFS(output, os.DirFS(rec.Output)); err != nil {
-		return "", fmt.Errorf("copy results of job %s from %s: %w", id.Short(), filepath.Clean(rec.Output), err)
+		// What was copied so far would bar the next try. The folder is ours: it was made just now.
+		err = errors.Join(fmt.Errorf("copy results of job %s from %s: %w", id.Short(), filepath.Clean(rec.Output), err), os.RemoveAll(output))
+		return "", noRoom(id, output, err)
 	}
 	return output, nil
+}
+
+// noRoom words for people that a disk is full.
+func noRoom(id market.LeaseID, output string, err error) error {
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	return &refusal{
+		why:  fmt.Errorf("no space is left in %s for the results of job %s, which are kept: %w", filepath.Dir(output), id.Short(), ErrDiskFull),
+		next: "free some there, or name a folder on another disk: gpufair results " + id.Short() + " --output DIR",
+	}
 }
 
 // landKept puts kept results into output, or into their own folder if that is free by now.
@@ -280,7 +297,7 @@ func (a *Agent) landKept(ctx context.Context, rec record, output string) (path s
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	if err := unpack(ctx, store, rec.Outputs, output); err != nil {
-		return "", err
+		return "", noRoom(rec.ID, output, err)
 	}
 	rec.Output, rec.Results = output, resultsPartial
 	if rec.Whole {

@@ -233,6 +233,8 @@ func exitOf(status int, code string) cli.ExitCode {
 		return cli.ExitUsage
 	case http.StatusConflict:
 		return cli.ExitRefused
+	case http.StatusInsufficientStorage:
+		return cli.ExitSystem
 	}
 	return cli.ExitFailure
 }

@@ -337,6 +337,10 @@ func TestRefusals(t *testing.T) {
 	if got, _, errs := p.types(t, "results", "new"); got != cli.ExitUsage || !strings.Contains(errs, "has not ended") {
 		t.Errorf("exit %d: %s", got, errs)
 	}
+	s.refuse = fmt.Errorf("no space is left in /x: %w", renter.ErrDiskFull)
+	if got, _, errs := p.types(t, "results", "new"); got != cli.ExitSystem || !strings.Contains(errs, "no space is left in /x") {
+		t.Errorf("exit %d: %s", got, errs)
+	}
 	s.refuse = reason.Errorf(reason.CreditLimit, "the offer holds too much")
 	img := filepath.Join(t.TempDir(), "a.tar")
 	archive := containerdtest.NewImage(t, containerdtest.ImageConfig{Files: map[string][]byte{"bin/x": []byte("x")}}).Archive(t)

@@ -219,6 +219,8 @@ func fail(err error) error {
 		return serve.Fail(http.StatusNotFound, err, "gpufair ps --all lists every job")
 	case errors.As(err, &syntax):
 		return serve.Fail(http.StatusUnprocessableEntity, err, "gpufair search --help shows the language")
+	case errors.Is(err, renter.ErrDiskFull):
+		return serve.Fail(http.StatusInsufficientStorage, err, renter.Next(err))
 	case errors.Is(err, renter.ErrRequest), errors.Is(err, renter.ErrAmbiguous):
 		return serve.Fail(http.StatusUnprocessableEntity, err, renter.Next(err))
 	case errors.Is(err, renter.ErrSilent):
