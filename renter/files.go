@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
+	"github.com/gpufair/gpufair/market/book"
 	"github.com/gpufair/gpufair/p2p/blob"
+	"github.com/gpufair/gpufair/renter/control/api"
 )
 
 // files are the image and inputs of one run. Every offer that a run tries is a job of its own, and all of them push the same files; the
@@ -86,6 +90,58 @@ func (f *files) get(ctx context.Context, images Images, rec record) (Image, *inp
 		return nil, nil, fmt.Errorf("input %s: it changed since the job was ordered: order it again", rec.InputPath)
 	}
 	return f.image, f.inputs, nil
+}
+
+// roomy are the offers whose disk holds a run's inputs. Only sizes are looked at: reading terabytes to find that they do not fit takes hours.
+func roomy(ctx context.Context, offers []book.Found, req api.RunRequest) ([]book.Found, error) {
+	if req.Input == "" {
+		return offers, nil
+	}
+	size, err := inputSize(ctx, req.Input)
+	if err != nil {
+		return nil, &refusal{why: err}
+	}
+	most := uint64(0)
+	fit := slices.DeleteFunc(slices.Clone(offers), func(f book.Found) bool {
+		disk := f.Lot.DiskMiB * uint64(max(req.Devices, 1)) // each device brings its own
+		most = max(most, disk)
+		return (size+1<<20-1)>>20 > disk
+	})
+	if len(fit) == 0 {
+		return nil, &refusal{
+			why:  fmt.Errorf("input %s has %d MiB, and the disk of the offer has %d MiB, for the job's files too", req.Input, size>>20, most),
+			next: fmt.Sprintf("choose an offer with more: -q 'disk>%d' counts in GiB; or give fewer files", size>>30),
+		}
+	}
+	return fit, nil
+}
+
+// inputSize is what the files of an input hold, without reading them. It stops counting where no disk is larger.
+func inputSize(ctx context.Context, path string) (size uint64, err error) {
+	const enough = 1 << 60
+	if path, err = filepath.EvalSymlinks(path); err != nil { // it may be a link itself; those inside are packed as links
+		return 0, fmt.Errorf("input: %w", err)
+	}
+	err = filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
+		if err = errors.Join(err, ctx.Err()); err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if info.Mode().IsRegular() {
+			size += uint64(info.Size())
+		}
+		if size > enough {
+			return fs.SkipAll
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("input: %w", err)
+	}
+	return size, nil
 }
 
 // packInput packs a folder, or a single file as a folder that holds it.

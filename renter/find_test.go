@@ -3,7 +3,11 @@ package renter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -126,5 +130,52 @@ func TestShortTerm(t *testing.T) {
 		if term != c.want || (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%s: got %d, %v", name, term, err)
 		}
+	}
+}
+
+// TestRoomy: inputs that no offer's disk holds are refused by their sizes, before they are read or anything is paid.
+func TestRoomy(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "deep"), 0o700))
+	for _, name := range []string{"a", "deep/b"} {
+		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+		must(t, os.Truncate(filepath.Join(dir, name), 1<<30)) // holes: nothing is written
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	must(t, os.Symlink(dir, link))
+	lot := func(mib uint64) book.Found { return book.Found{Lot: market.Lot{DiskMiB: mib}} }
+	for name, c := range map[string]struct {
+		input   string
+		devices int
+		disks   []uint64
+		want    []uint64
+	}{
+		"no input":    {"", 1, []uint64{1}, []uint64{1}},
+		"fits":        {dir, 1, []uint64{2048}, []uint64{2048}},
+		"does not":    {dir, 1, []uint64{100, 2047}, nil},
+		"another":     {dir, 1, []uint64{100, 4096}, []uint64{4096}},
+		"one file":    {filepath.Join(dir, "a"), 1, []uint64{1024, 1023}, []uint64{1024}},
+		"a link":      {link, 1, []uint64{1024}, nil},
+		"two devices": {dir, 2, []uint64{1024}, []uint64{1024}},
+	} {
+		var offers []book.Found
+		for _, d := range c.disks {
+			offers = append(offers, lot(d))
+		}
+		fit, err := roomy(t.Context(), offers, api.RunRequest{Input: c.input, Devices: c.devices})
+		var got []uint64
+		for _, f := range fit {
+			got = append(got, f.Lot.DiskMiB)
+		}
+		if !slices.Equal(got, c.want) || (err == nil) != (c.want != nil) {
+			t.Errorf("%s: got %v, %v", name, got, err)
+		}
+		if err != nil && (!errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), fmt.Sprintf("has 2048 MiB, and the disk of the offer has %d MiB", slices.Max(c.disks))) ||
+			!strings.Contains(Next(err), "disk>2")) {
+			t.Errorf("%s: %v, next %s", name, err, Next(err))
+		}
+	}
+	if _, err := roomy(t.Context(), nil, api.RunRequest{Input: filepath.Join(dir, "gone")}); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
 	}
 }

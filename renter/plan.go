@@ -49,6 +49,9 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 	if p.offers, err = a.choose(ctx, req); err != nil {
 		return nil, err
 	}
+	if p.offers, err = roomy(ctx, p.offers, req); err != nil {
+		return nil, err
+	}
 	if err := a.plannable(ctx, p); err != nil {
 		p.files.drop()
 		return nil, err
