@@ -31,6 +31,29 @@ func (s *sequences) ReserveSeq(_ context.Context, n uint64) (uint64, error) {
 	return first, nil
 }
 
+// buys reports whether a run would find so many devices.
+func buys(t *testing.T, a *Agent, q string, devices int) bool {
+	t.Helper()
+	found, err := a.choose(t.Context(), api.RunRequest{Query: q, Devices: devices})
+	if (err == nil) != (len(found) > 0) || err != nil && (!errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "no live offer matches")) {
+		t.Errorf("%d found, %v", len(found), err)
+	}
+	return err == nil
+}
+
+// shows reports whether a search gives anything.
+func shows(t *testing.T, a *Agent, q string, _ int) bool {
+	t.Helper()
+	res, err := a.Search(t.Context(), api.SearchRequest{Query: q})
+	must(t, err)
+	for _, o := range res.Offers {
+		if !o.Alive {
+			t.Error("it was asked, but is not shown as alive")
+		}
+	}
+	return len(res.Offers) > 0
+}
+
 // TestFreeAgain: a job has ended, and the news of it has not come yet. Search and run find the device all the same, by asking its machine.
 func TestFreeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -69,44 +92,27 @@ func TestFreeAgain(t *testing.T) {
 			synctest.Wait()
 		}
 		const q = "kind=cpu price<1"
-		buy := func(q string, devices int) bool {
-			found, err := a.choose(t.Context(), api.RunRequest{Query: q, Devices: devices})
-			if (err == nil) != (len(found) > 0) || err != nil && (!errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "no live offer matches")) {
-				t.Errorf("%d found, %v", len(found), err)
-			}
-			return err == nil
-		}
-		search := func(q string, _ int) bool {
-			res, err := a.Search(t.Context(), api.SearchRequest{Query: q})
-			must(t, err)
-			for _, o := range res.Offers {
-				if !o.Alive {
-					t.Error("it was asked, but is not shown as alive")
-				}
-			}
-			return len(res.Offers) > 0
-		}
 		parsed, order, err := parseSearch(q, "", false)
 		must(t, err)
-		for name, finds := range map[string]func(q string, devices int) bool{"run": buy, "search": search} {
+		for name, finds := range map[string]func(*testing.T, *Agent, string, int) bool{"run": buys, "search": shows} {
 			net.Faults(owner.Peer(), renter.Peer(), p2ptest.Faults{})
 			offer(0)
-			if _, ok := a.Board.Book().Get(owner.Peer(), time.Now()); !ok || finds(q, 1) {
+			if _, ok := a.Board.Book().Get(owner.Peer(), time.Now()); !ok || finds(t, a, q, 1) {
 				t.Fatal(name, "finds a device that is taken, or the book knows nothing")
 			}
 			net.Faults(owner.Peer(), renter.Peer(), p2ptest.Faults{Drop: 1})
 			offer(1 << 4)
-			if finds("kind=cpu price<0.000001", 1) {
+			if finds(t, a, "kind=cpu price<0.000001", 1) {
 				t.Error(name, "finds what does not match")
 			}
 			if len(a.Board.Book().Search(parsed, order, 1, time.Now())) > 0 {
 				t.Fatal("the news has come: the test shows nothing")
 			}
-			if !finds(q, 1) {
+			if !finds(t, a, q, 1) {
 				t.Error(name, "does not find a free device")
 			}
 		}
-		if buy(q, 2) {
+		if buys(t, a, q, 2) {
 			t.Error("found two devices where there is one")
 		}
 	})
