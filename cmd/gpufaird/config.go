@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"github.com/gpufair/gpufair/benchmark"
@@ -162,10 +163,26 @@ func (c *config) validatePaths() error {
 			errs = append(errs, cli.KeyErrorf(p.key, "%q: want an absolute path", cli.Clean(p.path)))
 		}
 	}
-	if c.Runtime.Namespace == "" {
-		errs = append(errs, cli.KeyErrorf("runtime.namespace", "want a name, such as \"gpufair\""))
+	for key, path := range map[string]string{"socket": c.Socket, "runtime.address": c.Runtime.Address} {
+		if len(path) > maxSocket {
+			errs = append(errs, cli.KeyErrorf(key, "a path of %d bytes: a socket's may have at most %d", len(path), maxSocket))
+		}
+	}
+	if !isNamespace(c.Runtime.Namespace) {
+		errs = append(errs, cli.KeyErrorf("runtime.namespace", "%q: want 1 to %d small letters and digits, with single _ or - between them, such as \"gpufair\"",
+			cli.Clean(c.Runtime.Namespace), maxNamespace))
 	}
 	return errors.Join(errs...)
+}
+
+const (
+	maxSocket    = 107 // bytes of a socket's path: Linux's sun_path has 108 with the final zero (unix(7))
+	maxNamespace = 63  // bytes, as provider/containerd takes; containerd itself takes 76 (containerd, pkg/identifiers)
+)
+
+// isNamespace is what both provider/containerd and containerd itself take: small letters and digits, with single separators between them.
+func isNamespace(s string) bool {
+	return len(s) <= maxNamespace && regexp.MustCompile(`^[a-z0-9]+(?:[_-][a-z0-9]+)*$`).MatchString(s)
 }
 
 func (c *config) validateCPU() error {

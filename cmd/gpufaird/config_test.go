@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpufair/gpufair/benchmark"
 	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/cmd/internal/wire"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/provider"
@@ -89,6 +90,48 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 	if err := conf.Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestConfigOfTheSystem refuses what containerd or the kernel would refuse later, with less to say.
+func TestConfigOfTheSystem(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"gpufair": true, "a": true, "gpu-fair_2x": true, strings.Repeat("x", 63): true, "Gpu": false, "a.b": false, "": false, "../x": false, "a__b": false, "-a": false,
+		"a-": false, "a/b": false, "a b": false, "ä": false, "a\n": false, strings.Repeat("x", 64): false,
+	} {
+		c := defaults()
+		c.Runtime.Namespace = name
+		if err := c.Validate(); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "runtime.namespace") {
+			t.Errorf("namespace %q: %v", name, err)
+		}
+	}
+	for key, set := range map[string]func(c *config, path string){
+		"socket":          func(c *config, path string) { c.Socket = path },
+		"runtime.address": func(c *config, path string) { c.Runtime.Address = path },
+	} {
+		for length, ok := range map[int]bool{107: true, 108: false} {
+			c := defaults()
+			set(&c, "/"+strings.Repeat("x", length-1))
+			if err := c.Validate(); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), key+": a path of 108 bytes") {
+				t.Errorf("%s of %d bytes: %v", key, length, err)
+			}
+		}
+	}
+}
+
+// TestRoom warns of devices that promise more than the machine has, all together.
+func TestRoom(t *testing.T) {
+	for name, c := range map[string]struct {
+		devices []cpuConfig
+		level   string
+	}{
+		"none": {nil, wire.LevelOK}, "all of it": {[]cpuConfig{{Memory: 3, Disk: 4}, {Memory: 1, Disk: 5}}, wire.LevelOK},
+		"memory": {[]cpuConfig{{Memory: 5}}, wire.LevelWarn}, "disk": {[]cpuConfig{{Disk: 10}}, wire.LevelWarn},
+		"together": {[]cpuConfig{{Memory: 3}, {Memory: 2}}, wire.LevelWarn}, "a huge one": {[]cpuConfig{{Memory: 1}, {Memory: 1<<64 - 1}}, wire.LevelWarn},
+	} {
+		if got := roomFor(c.devices, 4, 9); got.Level != c.level || (got.Level != wire.LevelOK) != (got.Next != "") {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }
 

@@ -7,8 +7,11 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpufair/gpufair/benchmark/lock"
 	"github.com/gpufair/gpufair/benchmark/probe"
+	"github.com/gpufair/gpufair/benchmark/suite"
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/cmd/internal/wire"
 	"github.com/gpufair/gpufair/p2p/local"
@@ -26,7 +29,7 @@ func staticChecks(ctx context.Context, p *cli.Program, log probe.Config) []local
 		return []local.Check{wire.Finding(wire.LevelFail, "folders", err.Error(), "give --home DIR")}
 	}
 	out := append(wire.StaticChecks(state), machineChecks(ctx, &c, log)...)
-	return append(out, checkLocks(&c), checkServe(&c))
+	return append(out, checkLocks(&c), checkRoom(&c, state), checkServe(&c))
 }
 
 // machineChecks are the findings about what the machine has for jobs and measuring.
@@ -113,6 +116,36 @@ func checkLocks(c *config) local.Check {
 	return wire.Check("cores", "%s configured, nobody else uses them", cli.Count(len(c.CPU), "device"))
 }
 
+// checkRoom compares what the configured devices promise to jobs with what the machine has in all: less is no mistake of the settings,
+// which may be written elsewhere, but every job that takes what it was promised would fail.
+func checkRoom(c *config, state string) local.Check {
+	cpu, err := suite.DetectCPU()
+	if err != nil {
+		return wire.Finding(wire.LevelWarn, "room", err.Error(), "")
+	}
+	dir := state
+	for _, err := os.Stat(dir); err != nil && dir != filepath.Dir(dir); _, err = os.Stat(dir) {
+		dir = filepath.Dir(dir) // the nearest folder that is there
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return wire.Finding(wire.LevelWarn, "room", fmt.Sprintf("measure the disk of %s: %v", dir, err), "")
+	}
+	return roomFor(c.CPU, cli.Size(cpu.MemoryMiB<<20), cli.Size(uint64(st.Blocks)*uint64(st.Bsize)>>20<<20))
+}
+
+func roomFor(devices []cpuConfig, memory, disk cli.Size) local.Check {
+	m, d := memory, disk
+	for i, dev := range devices {
+		if dev.Memory > m || dev.Disk > d {
+			return wire.Finding(wire.LevelWarn, "room", fmt.Sprintf("with [[cpu]] number %d the devices promise more than the machine's %v of memory or %v of disk",
+				i+1, memory, disk), "lower memory or disk of the [[cpu]] tables in the settings")
+		}
+		m, d = m-dev.Memory, d-dev.Disk
+	}
+	return wire.Check("room", "the machine has %v of memory and %v of disk, which is enough for what is configured", memory, disk)
+}
+
 func checkServe(c *config) local.Check {
 	if len(c.Serve.Accounts) == 0 {
 		return wire.Finding(wire.LevelWarn, "serve.accounts", "empty: nobody is served",
@@ -126,7 +159,7 @@ func (d *daemon) checks(ctx context.Context) []local.Check {
 	d.mu.Lock()
 	c := d.conf
 	d.mu.Unlock()
-	out := append(machineChecks(ctx, &c, d.devices.probe), checkServe(&c))
+	out := append(machineChecks(ctx, &c, d.devices.probe), checkRoom(&c, d.State), checkServe(&c))
 	for _, v := range d.agent.Devices() {
 		name := "device " + v.ID[:min(8, len(v.ID))]
 		switch {
