@@ -337,6 +337,12 @@ func TestRefusals(t *testing.T) {
 	if got, _, errs := p.types(t, "results", "new"); got != cli.ExitUsage || !strings.Contains(errs, "has not ended") {
 		t.Errorf("exit %d: %s", got, errs)
 	}
+	s.refuse = fmt.Errorf("job efef: %w, so the job did not hear it", renter.ErrSilent)
+	for _, args := range [][]string{{"stop", "new"}, {"stop", "new", "-s", "INT"}} {
+		if got, out, errs := p.types(t, args...); got != cli.ExitFailure || out != "" || !strings.Contains(errs, "did not hear it") || !strings.Contains(errs, "--release") {
+			t.Errorf("%v: exit %d: %s%s", args, got, out, errs)
+		}
+	}
 	s.refuse = fmt.Errorf("no space is left in /x: %w", renter.ErrDiskFull)
 	if got, _, errs := p.types(t, "results", "new"); got != cli.ExitSystem || !strings.Contains(errs, "no space is left in /x") {
 		t.Errorf("exit %d: %s", got, errs)
