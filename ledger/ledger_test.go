@@ -122,9 +122,6 @@ func TestChannel(t *testing.T) {
 
 var limits = ledger.Limits{Stranger: 30, StrangersTotal: 240, KnownPercent: 50, KnownCap: 1000}
 
-//go:fix inline
-func micro(v money.Micro) *money.Micro { return new(v) }
-
 func TestCreditRule(t *testing.T) {
 	for name, c := range map[string]struct {
 		s      ledger.Standing
