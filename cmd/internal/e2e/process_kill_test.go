@@ -113,9 +113,6 @@ func providerAway(t *testing.T, s *site) {
 	code := run.ends(patience)
 	gone := time.Since(killed)
 	p.t.Logf("told after %v, given up after %v", silent.Round(100*time.Millisecond), gone.Round(100*time.Millisecond))
-	if silent > 12*time.Second || gone > 30*time.Second { // 5 s and 10 s on a machine that does nothing else
-		p.t.Errorf("silent after %v, given up after %v", silent, gone)
-	}
 	if code != 125 || !strings.Contains(run.err.String(), "sign of life") {
 		p.t.Errorf("run of a lost job ended with %d:\n%s", code, run.err.String())
 	}
