@@ -63,7 +63,7 @@ func peerScore() (*pubsub.PeerScoreParams, *pubsub.PeerScoreThresholds) {
 			loopback = append(loopback, ipnet)
 		}
 	}
-	return &pubsub.PeerScoreParams{
+	params := &pubsub.PeerScoreParams{
 		SkipAtomicValidation:        true,
 		Topics:                      map[string]*pubsub.TopicScoreParams{},
 		AppSpecificScore:            func(peer.ID) float64 { return 0 },
@@ -76,7 +76,8 @@ func peerScore() (*pubsub.PeerScoreParams, *pubsub.PeerScoreThresholds) {
 		DecayInterval:               pubsub.DefaultDecayInterval,
 		DecayToZero:                 pubsub.DefaultDecayToZero,
 		RetainScore:                 time.Hour,
-	}, &pubsub.PeerScoreThresholds{
+	}
+	return params, &pubsub.PeerScoreThresholds{
 		GossipThreshold: -500, PublishThreshold: -1000, GraylistThreshold: -2500, AcceptPXThreshold: 1000,
 	}
 }
