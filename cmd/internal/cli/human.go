@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
-
-	"github.com/gpufair/gpufair/ledger/money"
 )
 
 // Bytes is n bytes in binary units: "1.5 GiB".
@@ -21,12 +19,6 @@ func ParseBytes(s string) (uint64, error) {
 	}
 	return n, nil
 }
-
-// Amount is an amount with its unit: "0.25 CREDIT".
-func Amount(m money.Micro, u money.Unit) string { return m.String() + " " + string(u) }
-
-// Price is a rate with its unit: "0.25 CREDIT/h".
-func Price(r money.Rate, u money.Unit) string { return r.String() + " " + string(u) + "/h" }
 
 // Span is a duration as people read it, rounded to what matters: "12.3 s", "4 m 12 s", "3 h 5 m", "2 d 4 h".
 func Span(d time.Duration) string {
