@@ -229,6 +229,7 @@ func TestSweepImages(t *testing.T) {
 		}
 		r.runtime.exit(0, time.Now())
 		r.over(k.id, "completed")
+		time.Sleep(time.Second) // the newest stays: the other was used before
 		r.runtime.images = append(r.runtime.images, ImageInfo{Digest: image("huge"), Size: imageBytes})
 		must(t, r.a.sweepImages(t.Context(), time.Now()))
 		if left := r.runtime.images; len(left) != 1 || left[0].Digest != image("huge") {
@@ -244,6 +245,7 @@ func TestEvict(t *testing.T) {
 		var ids []market.LeaseID
 		for range keptResults + 3 {
 			k := r.run()
+			time.Sleep(time.Second) // the oldest goes first: no two end at once
 			r.runtime.exit(0, time.Now())
 			r.over(k.id, "completed")
 			ids = append(ids, k.id)

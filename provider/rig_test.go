@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpufair/gpufair/ledger"
@@ -274,9 +275,11 @@ func (r *rig) await(id market.LeaseID, s work.State, limit time.Duration) record
 	return r.awaitThat(id, s.String(), limit, func(rec record) bool { return rec.State == s })
 }
 
+// awaitThat looks only while the rest of the bubble is at rest: what the agent does beside a new state is done when it returns.
 func (r *rig) awaitThat(id market.LeaseID, what string, limit time.Duration, cond func(record) bool) record {
 	r.t.Helper()
 	for end := time.Now().Add(limit); ; time.Sleep(100 * time.Millisecond) {
+		synctest.Wait()
 		rec := r.stored(id)
 		if cond(rec) {
 			return rec
