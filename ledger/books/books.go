@@ -12,13 +12,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/disk"
 	"github.com/gpufair/gpufair/ledger/history"
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/money"
@@ -52,6 +53,7 @@ var (
 // Config is what the books need.
 type Config struct {
 	Dir    string           // for journal and head note; made with mode 0700 if it is not there
+	Disk   disk.Disk        // where they lie; nil means in Dir on this machine
 	Store  *kv.Store        // the books write their own owner's keys, and what callers write in transactions
 	Device *identity.Device // signs checkpoints, vouchers, receipts and settlements
 	Epoch  uint32           // of this ledger's log and channels; rises with a restore from a backup
@@ -70,6 +72,7 @@ func (c Config) Validate() error {
 // Books is an open ledger. Safe for concurrent use.
 type Books struct {
 	config Config
+	disk   disk.Disk
 	self   identity.AccountID
 	cap    money.Micro // of this device's delegation
 
@@ -82,6 +85,7 @@ type Books struct {
 	leader  chan struct{} // holds a token while a batch is committed; guards the fields below
 	journal *journal
 	seq     uint64
+	newest  uint64    // in the journals, as they were found
 	noted   time.Time // of the last head note
 }
 
@@ -95,15 +99,19 @@ func Open(ctx context.Context, c Config) (*Books, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("open ledger: %w", err)
+	if c.Disk == nil {
+		folder, err := disk.Open(c.Dir)
+		if err != nil {
+			return nil, fmt.Errorf("open ledger: %w", err)
+		}
+		c.Disk = folder
 	}
 	own, err := identity.OpenDelegation(c.Device.Delegation())
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	b := &Books{
-		config: c, self: c.Device.Account(), cap: min(money.Micro(own.Cap), money.Max), limits: c.Limits, leader: make(chan struct{}, 1),
+		config: c, disk: c.Disk, self: c.Device.Account(), cap: min(money.Micro(own.Cap), money.Max), limits: c.Limits, leader: make(chan struct{}, 1),
 	}
 	if err := b.replay(ctx); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
@@ -123,9 +131,8 @@ func Open(ctx context.Context, c Config) (*Books, error) {
 
 // start opens the journal for writing, and says what was wrong with the file that it found.
 func (b *Books) start() error {
-	dir := b.config.Dir
-	_, missing := os.Stat(filepath.Join(dir, journalName))
-	j, aside, err := startJournal(dir)
+	_, missing := b.disk.Read(journalName)
+	j, aside, err := startJournal(b.disk)
 	if err != nil {
 		return err
 	}
@@ -134,16 +141,16 @@ func (b *Books) start() error {
 		"But a store lost from here on can be rebuilt only as far as the journals reach: see to the disk, and make a backup"
 	switch {
 	case aside != "":
-		b.config.Log.Warn("journal was damaged and is set aside", "file", aside, "means", means)
-	case b.seq > 0 && errors.Is(missing, os.ErrNotExist):
-		b.config.Log.Warn("journal was missing", "file", filepath.Join(dir, journalName), "means", means)
+		b.config.Log.Warn("journal was damaged and is set aside", "file", filepath.Join(b.config.Dir, aside), "means", means)
+	case b.seq > b.newest && errors.Is(missing, fs.ErrNotExist):
+		b.config.Log.Warn("journal was missing", "file", filepath.Join(b.config.Dir, journalName), "means", means)
 	}
 	return nil
 }
 
 // replay brings the store up to the journal's end.
 func (b *Books) replay(ctx context.Context) error {
-	records, lost, err := readJournals(b.config.Dir)
+	records, lost, err := readJournals(b.disk)
 	if err != nil {
 		return err
 	}
@@ -153,6 +160,14 @@ func (b *Books) replay(ctx context.Context) error {
 	})
 	if err != nil {
 		return err
+	}
+	if n := len(records); n > 0 {
+		b.newest = records[n-1].Seq
+	}
+	if b.newest > b.seq { // the store must never lead
+		if err := secureJournal(b.disk); err != nil {
+			return err
+		}
 	}
 	for _, r := range records {
 		if r.Seq <= b.seq {
@@ -175,12 +190,12 @@ func (b *Books) replay(ctx context.Context) error {
 
 // compareHead compares store and head note.
 func (b *Books) compareHead(ctx context.Context) error {
-	note, ok, err := readHead(b.config.Dir)
+	note, ok, err := readHead(b.disk)
 	if err != nil {
 		if !ok {
 			return err
 		}
-		b.readOnly = errors.Join(b.readOnly, err)
+		b.readOnly = errors.Join(b.readOnly, fmt.Errorf("ledger in %s: %w", b.config.Dir, err))
 		return nil
 	}
 	if !ok {
@@ -285,7 +300,7 @@ func (b *Books) note(r *Reader) error {
 	if err != nil {
 		return err
 	}
-	if err := writeHead(b.config.Dir, headNote{Seq: b.seq, Size: h.Size, Checkpoint: string(cp)}); err != nil {
+	if err := writeHead(b.disk, headNote{Seq: b.seq, Size: h.Size, Checkpoint: string(cp)}); err != nil {
 		return err
 	}
 	b.noted = time.Now()

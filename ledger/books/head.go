@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
+	"io/fs"
+
+	"github.com/gpufair/gpufair/ledger/disk"
 )
 
 // headName is the file of the head note: a second copy of how far the ledger was, outside of store and journal.
@@ -23,53 +23,32 @@ type headNote struct {
 }
 
 // writeHead replaces the head note: temporary file, sync, rename, sync of the folder.
-func writeHead(dir string, h headNote) error {
+func writeHead(d disk.Disk, h headNote) error {
 	b, err := json.MarshalIndent(h, "", " ")
 	if err != nil {
 		return fmt.Errorf("write head note: %w", err)
 	}
-	temp := filepath.Join(dir, headName+".new")
-	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
+	const temp = headName + ".new"
+	if err := writeFile(d, temp, append(b, '\n')); err != nil {
 		return fmt.Errorf("write head note: %w", err)
 	}
-	_, err = f.Write(append(b, '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
+	if err := d.Rename(temp, headName); err != nil {
 		return fmt.Errorf("write head note: %w", err)
 	}
-	if err := os.Rename(temp, filepath.Join(dir, headName)); err != nil {
-		return fmt.Errorf("write head note: %w", err)
-	}
-	return syncDir(dir)
+	return d.Sync()
 }
 
 // readHead reads the head note; ok is false if there is none.
-func readHead(dir string) (h headNote, ok bool, err error) {
-	b, err := os.ReadFile(filepath.Join(dir, headName))
-	if errors.Is(err, os.ErrNotExist) {
+func readHead(d disk.Disk) (h headNote, ok bool, err error) {
+	b, err := d.Read(headName)
+	if errors.Is(err, fs.ErrNotExist) {
 		return h, false, nil
 	}
 	if err != nil {
 		return h, false, fmt.Errorf("read head note: %w", err)
 	}
 	if len(b) > maxHead || json.Unmarshal(b, &h) != nil {
-		return h, true, fmt.Errorf("read head note: %s is damaged; compare the ledger with your peers, then remove the file", filepath.Join(dir, headName))
+		return h, true, fmt.Errorf("read head note: the file %s is damaged; compare the ledger with your peers, then remove the file", headName)
 	}
 	return h, true, nil
-}
-
-// syncDir makes renames and new files in dir durable. Windows can't sync a folder; there NTFS's own journal keeps the order.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync folder: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync folder %s: %w", dir, err)
-	}
-	return nil
 }

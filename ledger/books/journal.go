@@ -7,10 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
-	"os"
-	"path/filepath"
+	"io/fs"
 
+	"github.com/gpufair/gpufair/ledger/disk"
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
@@ -27,6 +26,7 @@ import (
 const (
 	journalName = "journal"
 	oldName     = "journal.old"
+	newName     = "journal.new"
 	magic       = "gpufair journal 1\n"
 	rotateAt    = 16 << 20
 	maxRecord   = 4 << 20 // a transaction writes 1 MiB of keys and values at most (kv.MaxTxBytes), and CBOR adds a little to each
@@ -89,7 +89,8 @@ func decodeRecord(s seed, b []byte) (r record, n int, ok bool) {
 type scan struct {
 	records []record
 	seed    seed
-	good    int64  // bytes up to the end of the last record before any damage
+	last    int64  // where the last record before any damage starts
+	good    int64  // bytes up to its end
 	alien   bool   // the file's start is damaged: nothing in it can be read
 	torn    bool   // there is something behind good
 	lost    uint64 // highest sequence of a record that still reads behind the damage: then it is no torn tail
@@ -108,13 +109,14 @@ func scanJournal(b []byte) scan {
 		return s
 	}
 	at := fileHead
+	s.last = int64(at)
 	for at < len(b) {
 		r, n, ok := decodeRecord(s.seed, b[at:])
 		if !ok {
 			s.torn, s.lost = true, resync(s.seed, b[at:])
 			break
 		}
-		s.records = append(s.records, r)
+		s.records, s.last = append(s.records, r), int64(at)
 		at += n
 	}
 	s.good = int64(at)
@@ -132,12 +134,12 @@ func resync(s seed, b []byte) (highest uint64) {
 	return highest
 }
 
-// readJournals gives the records of dir's journals in their order, and the highest sequence of a record that lies behind damage, 0 if
-// there is none. It changes nothing.
-func readJournals(dir string) (records []record, lost uint64, err error) {
+// readJournals gives the records of the disk's journals in their order, and the highest sequence of a record that lies behind damage, 0
+// if none does.
+func readJournals(d disk.Disk) (records []record, lost uint64, err error) {
 	for _, name := range []string{oldName, journalName} {
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		if errors.Is(err, os.ErrNotExist) {
+		b, err := d.Read(name)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
@@ -150,74 +152,140 @@ func readJournals(dir string) (records []record, lost uint64, err error) {
 	return records, lost, nil
 }
 
+// secureJournal makes the journal durable as it reads now, before the store follows it. Its last record is written once more, since the
+// Sync of that may have failed before: then the system shows it, takes it for written, and has given it up.
+func secureJournal(d disk.Disk) error {
+	b, err := d.Read(journalName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the newest record is in journal.old, which was synced
+	}
+	if err != nil {
+		return fmt.Errorf("read journal: %w", err)
+	}
+	s := scanJournal(b)
+	f, err := d.Open(journalName)
+	if err != nil {
+		return fmt.Errorf("open journal: %w", err)
+	}
+	if _, err = f.WriteAt(b[s.last:s.good], s.last); err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write journal's last record again: %w", err)
+	}
+	return d.Sync()
+}
+
+// errNotWritten says that a record is certainly not in the journal, and that the next one may be appended.
+var errNotWritten = errors.New("nothing was written")
+
 // journal is an open journal file. One goroutine at a time.
 type journal struct {
-	dir  string
-	file *os.File
+	disk disk.Disk
+	file disk.File
 	seed seed
 	size int64
 }
 
 // startJournal opens the journal for appending, its torn tail cut. A file with damage in its middle, all of which is in the store, is
 // kept under another name for people to look at, and a new one begun; aside is that name, or empty.
-func startJournal(dir string) (j *journal, aside string, err error) {
-	path := filepath.Join(dir, journalName)
-	b, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+func startJournal(d disk.Disk) (j *journal, aside string, err error) {
+	b, err := d.Read(journalName)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, "", fmt.Errorf("open journal: %w", err)
 	}
 	s := scanJournal(b)
 	if s.lost > 0 || s.alien {
-		aside = filepath.Join(dir, fmt.Sprintf("%s.damaged-%d", journalName, s.lost))
-		if err := os.Rename(path, aside); err != nil {
+		aside = fmt.Sprintf("%s.damaged-%d", journalName, s.lost)
+		if err := d.Rename(journalName, aside); err != nil {
 			return nil, "", fmt.Errorf("set damaged journal aside: %w", err)
 		}
 		s = scan{}
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+	j = &journal{disk: d}
+	if s.good == 0 {
+		return j, aside, j.begin()
+	}
+	j.seed, j.size = s.seed, s.good
+	if j.file, err = d.Open(journalName); err != nil {
 		return nil, "", fmt.Errorf("open journal: %w", err)
 	}
-	j = &journal{dir: dir, file: f, size: s.good, seed: s.seed}
-	if err := j.prepare(); err != nil {
-		f.Close()
-		return nil, "", err
+	if err := j.cut(); err != nil {
+		return nil, "", errors.Join(err, j.file.Close())
 	}
 	return j, aside, nil
 }
 
-// prepare cuts what is behind the last whole record, writes the magic line of a new file, and makes both durable.
-func (j *journal) prepare() error {
+// cut removes what is behind the last whole record.
+func (j *journal) cut() error {
 	if err := j.file.Truncate(j.size); err != nil {
 		return fmt.Errorf("cut journal: %w", err)
 	}
-	if _, err := j.file.Seek(j.size, io.SeekStart); err != nil {
+	if err := j.file.Sync(); err != nil {
 		return fmt.Errorf("cut journal: %w", err)
 	}
-	if j.size == 0 {
-		if _, err := rand.Read(j.seed[:]); err != nil {
-			return fmt.Errorf("start journal: %w", err)
-		}
-		if _, err := j.file.Write(j.seed.header()); err != nil {
-			return fmt.Errorf("start journal: %w", err)
-		}
-		j.size = int64(fileHead)
-	}
-	if err := j.file.Sync(); err != nil {
-		return fmt.Errorf("start journal: %w", err)
-	}
-	return syncDir(j.dir)
+	return j.disk.Sync()
 }
 
-// append writes one record and waits until it is on the disk. After an error the file's end is unknown: nothing more may be
-// appended before it is opened again.
-func (j *journal) append(r record) error {
-	encoded, err := r.encode(j.seed)
+// begin starts a new file and appends to that from now on. It has its head before it has its name, so a journal is never without. What
+// had the name before becomes journal.old first, and durably so.
+func (j *journal) begin() error {
+	next := journal{disk: j.disk, size: int64(fileHead)}
+	if _, err := rand.Read(next.seed[:]); err != nil {
+		return fmt.Errorf("begin journal: %w: %w", errNotWritten, err)
+	}
+	if err := writeFile(j.disk, newName, next.seed.header()); err != nil {
+		return fmt.Errorf("begin journal: %w: %w", errNotWritten, err)
+	}
+	if j.file != nil {
+		if err := j.file.Close(); err != nil {
+			return fmt.Errorf("rotate journal: %w", err)
+		}
+		if err := j.disk.Rename(journalName, oldName); err != nil {
+			return fmt.Errorf("rotate journal: %w", err)
+		}
+		if err := j.disk.Sync(); err != nil {
+			return fmt.Errorf("rotate journal: %w", err)
+		}
+	}
+	if err := j.disk.Rename(newName, journalName); err != nil {
+		return fmt.Errorf("begin journal: %w", err)
+	}
+	f, err := j.disk.Open(journalName)
+	if err != nil {
+		return fmt.Errorf("begin journal: %w", err)
+	}
+	next.file = f
+	*j = next
+	return j.disk.Sync()
+}
+
+// writeFile writes a whole file and makes its bytes, but not its name, durable.
+func writeFile(d disk.Disk, name string, b []byte) error {
+	f, err := d.Open(name)
 	if err != nil {
 		return err
 	}
-	if _, err := j.file.Write(encoded); err != nil {
-		return fmt.Errorf("append to journal: %w", err)
+	if err = f.Truncate(0); err == nil {
+		if _, err = f.WriteAt(b, 0); err == nil {
+			err = f.Sync()
+		}
+	}
+	return errors.Join(err, f.Close())
+}
+
+// append writes one record and waits until it is on the disk. After an error the file's end is unknown and nothing more may be appended
+// before it is opened again, unless the error wraps errNotWritten: the disk was full, and what did get written is cut off again.
+func (j *journal) append(r record) error {
+	encoded, err := r.encode(j.seed)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNotWritten, err)
+	}
+	if _, err := j.file.WriteAt(encoded, j.size); err != nil {
+		if cut := errors.Join(j.file.Truncate(j.size), j.file.Sync()); cut != nil {
+			return fmt.Errorf("append to journal: %w", errors.Join(err, cut))
+		}
+		return fmt.Errorf("append to journal: %w: %w", errNotWritten, err)
 	}
 	if err := j.file.Sync(); err != nil {
 		return fmt.Errorf("append to journal: %w", err)
@@ -226,24 +294,13 @@ func (j *journal) append(r record) error {
 	return nil
 }
 
-// rotate begins a new file if this one is long. All its records are in the store.
+// rotate begins a new file if this one is long. All its records are in the store. After an error that wraps errNotWritten this one goes
+// on; after another nothing more may be appended.
 func (j *journal) rotate() error {
 	if j.size < rotateAt {
 		return nil
 	}
-	if err := j.file.Close(); err != nil {
-		return fmt.Errorf("rotate journal: %w", err)
-	}
-	path := filepath.Join(j.dir, journalName)
-	if err := os.Rename(path, filepath.Join(j.dir, oldName)); err != nil {
-		return fmt.Errorf("rotate journal: %w", err)
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("rotate journal: %w", err)
-	}
-	j.file, j.size = f, 0
-	return j.prepare()
+	return j.begin()
 }
 
 func (j *journal) close() error { return j.file.Close() }

@@ -117,8 +117,9 @@ func (b *Books) commit(ctx context.Context, batch []*job) (again []*job) {
 		if err := save(t.Of(kv.Books), []byte(keySeq), b.seq+1); err != nil {
 			return err
 		}
-		journaled = true // from here on, an error leaves the outcome unknown
-		return b.journal.append(record{Seq: b.seq + 1, Writes: t.Writes()})
+		err := b.journal.append(record{Seq: b.seq + 1, Writes: t.Writes()})
+		journaled = !errors.Is(err, errNotWritten) // from here on, an error leaves the outcome unknown
+		return err
 	})
 	switch {
 	case err != nil && journaled:
@@ -151,7 +152,11 @@ func (b *Books) after(ctx context.Context) {
 		b.config.Log.Warn("ledger's head note not written", "err", err)
 		return
 	}
-	if err := b.journal.rotate(); err != nil {
+	err = b.journal.rotate()
+	switch {
+	case errors.Is(err, errNotWritten):
+		b.config.Log.Warn("ledger's journal not rotated", "err", err)
+	case err != nil:
 		b.config.Log.Error("ledger's journal not rotated; read-only until restart", "err", err)
 		b.mu.Lock()
 		b.readOnly = err

@@ -69,7 +69,7 @@ type settledBy struct {
 // only for what kept it from looking.
 func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 	var v statement.Verdict
-	note, _, noteErr := readHead(b.config.Dir) // before the snapshot, which then can only be longer
+	note, _, noteErr := readHead(b.disk) // before the snapshot, which then can only be longer
 	if noteErr != nil {
 		v.Result, v.Entry, v.Detail = ResultCorrupt, "head note", noteErr.Error()
 		return v, nil
