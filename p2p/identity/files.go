@@ -65,11 +65,9 @@ func Load(dir string) (*Device, error) {
 	return dev, err
 }
 
+// load gives a nil account key where the device was linked to an account whose key is on another PC.
 func load(dir string) (account ed25519.PrivateKey, dev *Device, err error) {
 	if err := checkPresent(dir); err != nil {
-		return nil, nil, err
-	}
-	if account, err = readKey(filepath.Join(dir, accountFile)); err != nil {
 		return nil, nil, err
 	}
 	device, err := readKey(filepath.Join(dir, deviceFile))
@@ -77,14 +75,20 @@ func load(dir string) (account ed25519.PrivateKey, dev *Device, err error) {
 		return nil, nil, err
 	}
 	path := filepath.Join(dir, delegationFile)
-	raw, err := readPEM(path, pemDelegation)
+	raw, linked, err := readDelegation(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	if dev, err = NewDevice(device, raw); err != nil {
 		return nil, nil, damaged(path, err)
 	}
-	if dev.Account() != AccountID(account.Public().(ed25519.PublicKey)) {
+	if linked { // a key that is here is of an account that this device left
+		return nil, dev, nil
+	}
+	if account, err = readKey(filepath.Join(dir, accountFile)); err != nil {
+		return nil, nil, err
+	}
+	if !holds(account, dev.Account()) {
 		return nil, nil, fmt.Errorf("%w: %s is for account %s, but %s holds the key of another: put back the three files of one backup",
 			ErrIdentityFiles, path, dev.Account(), accountFile)
 	}
@@ -108,6 +112,7 @@ func checkPresent(dir string) error {
 	switch {
 	case len(there) == 0:
 		return fmt.Errorf("load identity from %s: %w", dir, ErrNoIdentity)
+	case len(missing) == 1 && missing[0] == accountFile && isLinked(dir):
 	case len(missing) > 0:
 		return fmt.Errorf("%w: %s has %q but not %q: put the missing file back from a backup; without one, move %s away and run"+
 			" `identity import` with the recovery phrase", ErrIdentityFiles, dir, there, missing, dir)
@@ -131,6 +136,21 @@ func private(path, want string) error {
 func damaged(path string, why error) error {
 	return fmt.Errorf("%w: %s is damaged (%w): put it back from a backup, or move the directory away and run `identity import` with the"+
 		" recovery phrase", ErrIdentityFiles, path, why)
+}
+
+// readDelegation reads the device's delegation; linked says that the account's key is on another PC.
+func readDelegation(path string) (raw []byte, linked bool, err error) {
+	raw, err = readPEM(path, pemGrant)
+	if err == nil {
+		return raw, true, nil
+	}
+	raw, err = readPEM(path, pemDelegation)
+	return raw, false, err
+}
+
+func isLinked(dir string) bool {
+	_, linked, err := readDelegation(filepath.Join(dir, delegationFile))
+	return err == nil && linked
 }
 
 func readPEM(path, kind string) ([]byte, error) {
@@ -171,13 +191,17 @@ func readKey(path string) (ed25519.PrivateKey, error) {
 	return ed, nil
 }
 
-// install makes a device for account and puts both into dir: in a directory beside it that gets dir's name when all is on disk.
+// install makes a device for account, or takes the one that waits for a grant, and puts both into dir: in a directory beside it that
+// gets dir's name when all is on disk.
 func install(dir string, account ed25519.PrivateKey, now time.Time) (*Device, error) {
 	dir = filepath.Clean(dir)
 	if err := vacant(dir); err != nil {
 		return nil, err
 	}
-	_, device, err := ed25519.GenerateKey(rand.Reader)
+	device, err := deviceKey(dir)
+	if errors.Is(err, ErrNoIdentity) {
+		_, device, err = ed25519.GenerateKey(rand.Reader)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("create identity: %w", err)
 	}
@@ -189,22 +213,30 @@ func install(dir string, account ed25519.PrivateKey, now time.Time) (*Device, er
 	if err != nil {
 		return nil, err
 	}
+	return dev, place(dir, func(tmp string) error { return writeFiles(tmp, account, device, raw) })
+}
+
+// place makes dir with the files that write puts into it, all or none of them. A device key that waited is then in use.
+func place(dir string, write func(tmp string) error) error {
 	parent := filepath.Dir(dir)
 	if err := os.MkdirAll(parent, 0o700); err != nil {
-		return nil, fmt.Errorf("create identity: %w", err)
+		return fmt.Errorf("create identity: %w", err)
 	}
 	tmp, err := os.MkdirTemp(parent, "."+filepath.Base(dir)+"-new-*") // 0700
 	if err != nil {
-		return nil, fmt.Errorf("create identity: %w", err)
+		return fmt.Errorf("create identity: %w", err)
 	}
 	defer os.RemoveAll(tmp) // nothing is there after the rename
-	if err := writeFiles(tmp, account, device, raw); err != nil {
-		return nil, fmt.Errorf("create identity: %w", err)
+	if err := write(tmp); err != nil {
+		return fmt.Errorf("create identity: %w", err)
 	}
 	if err := takeName(tmp, dir); err != nil {
-		return nil, err
+		return err
 	}
-	return dev, syncDir(parent)
+	if err := syncDir(parent); err != nil {
+		return err
+	}
+	return os.RemoveAll(waitingDir(dir)) // the key has another copy now, durably
 }
 
 // vacant reports [ErrIdentityExists] unless dir is missing or empty.
@@ -239,11 +271,19 @@ func takeName(tmp, dir string) error {
 	return nil
 }
 
+// writeFiles writes an identity; a nil account makes it a linked one.
 func writeFiles(dir string, account, device ed25519.PrivateKey, delegation []byte) error {
+	kind := pemDelegation
+	if account == nil {
+		kind = pemGrant
+	}
 	for _, k := range []struct {
 		name string
 		key  ed25519.PrivateKey
 	}{{accountFile, account}, {deviceFile, device}} {
+		if k.key == nil {
+			continue
+		}
 		der, err := x509.MarshalPKCS8PrivateKey(k.key)
 		if err != nil {
 			return err
@@ -252,7 +292,7 @@ func writeFiles(dir string, account, device ed25519.PrivateKey, delegation []byt
 			return err
 		}
 	}
-	if err := writePEM(filepath.Join(dir, delegationFile), pemDelegation, delegation); err != nil {
+	if err := writePEM(filepath.Join(dir, delegationFile), kind, delegation); err != nil {
 		return err
 	}
 	return syncDir(dir)

@@ -23,6 +23,9 @@ func Phrase(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if account == nil {
+		return "", fmt.Errorf("recovery phrase: %w", ErrNoAccountKey)
+	}
 	words, err := bip39.NewMnemonic(account.Seed())
 	if err != nil {
 		return "", fmt.Errorf("recovery phrase: %w", err)

@@ -1,7 +1,10 @@
 package identity_test
 
 import (
+	"bytes"
+	"crypto/ed25519"
 	"encoding/hex"
+	"os"
 	"testing"
 
 	"github.com/gpufair/gpufair/p2p/identity"
@@ -39,7 +42,7 @@ func TestVectors(t *testing.T) {
 	v, _ := identitytest.Signed(t, "one of each kind of value", dev, "gpufair/test-vector/1", numbers{
 		Header: dev.Header(1), Delegation: dev.DelegationHash(), Small: 23, Large: 1 << 40, Negative: -1, Text: "grün", Flag: true, List: []uint32{0, 24, 256},
 	})
-	identitytest.Check(t, "testdata/vectors.json", append(list, v))
+	identitytest.Check(t, "testdata/vectors.json", append(list, v, revocation(t)))
 }
 
 // The vectors are read back from their bytes alone, as another program would.
@@ -53,5 +56,39 @@ func TestVectorOpens(t *testing.T) {
 	got, err := identity.OpenMoney[numbers]("gpufair/test-vector/1", 1, again)
 	if err != nil || got.Large != 7 {
 		t.Fatal(got, err)
+	}
+}
+
+// revocation is the provider's account letting go of the renter's device.
+func revocation(t *testing.T) identitytest.Vector {
+	t.Helper()
+	raw, err := identity.Revoke(identitytest.Provider(t).Account, identitytest.Renter(t).Device.Peer(), 7, 1764000000000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := identity.OpenRevocation(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identitytest.Of(t, "revocation of the renter's device by the provider's account", identity.DomainRevocation, r, raw)
+}
+
+// The texts of linking are a part of the protocol, too.
+func TestLinkTexts(t *testing.T) {
+	request, err := identity.RequestText(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{4}, ed25519.SeedSize)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant, err := identity.GrantText(identitytest.Renter(t).Device.Delegation())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := request + "\n" + grant + "\n"
+	want, err := os.ReadFile("testdata/link.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("the texts are\n%swant\n%s", got, want)
 	}
 }
