@@ -35,6 +35,24 @@ const (
 	LeaseInvalid      Code = "lease_invalid"      // the provider signed something else than what was accepted
 )
 
+// Why a bid was not taken, or did not win.
+const (
+	AuctionUnknown  Code = "auction_unknown"   // no such auction here, or one of other rules
+	AuctionClosed   Code = "auction_closed"    // the commit came at or after the closing instant
+	RevealOver      Code = "reveal_over"       // the opening came at or after the end of the reveal window
+	BidReplaced     Code = "bid_replaced"      // a later commit of the same account counts instead
+	BidUnopened     Code = "bid_unopened"      // sealed and never shown: its hold is posted
+	BidVoid         Code = "bid_void"          // opened, and not a bid that this auction takes
+	BidUnbacked     Code = "bid_unbacked"      // opened, and dearer than what its commit holds
+	BidBelowReserve Code = "bid_below_reserve" // below the auction's reserve or the spot floor
+	Outbid          Code = "outbid"            // others bid more
+	TieLost         Code = "tie_lost"          // others bid the same and rank before
+	WinDeclined     Code = "win_declined"      // it won and withdrew for the fee
+	AuctionAborted  Code = "auction_aborted"   // the seller ended the auction without an award
+	RaiseTooSmall   Code = "raise_too_small"   // a spot bid that does not beat those that run by the step
+	SpotOutbid      Code = "spot_outbid"       // a running spot lease was outbid and not raised
+)
+
 // Why a lease ended.
 const (
 	Completed      Code = "completed"       // the job exited by itself
