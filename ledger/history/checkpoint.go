@@ -2,7 +2,6 @@ package history
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -105,9 +104,9 @@ func (s signer) Sign(text []byte) ([]byte, error) { return s.sign(text) }
 
 // verifier is the standard Ed25519 verifier (C2SP signed-note, type 1) under the origin's name.
 func (o Origin) verifier() (note.Verifier, error) {
-	key, err := note.NewEd25519VerifierKey(o.String(), o.Peer[:])
+	key, err := o.VerifierKey()
 	if err != nil {
-		return nil, fmt.Errorf("key of %s: %w", o, err)
+		return nil, err
 	}
 	return note.NewVerifier(key)
 }
@@ -127,31 +126,8 @@ func (c Checkpoint) Sign(sign SignFunc) ([]byte, error) {
 }
 
 // Open checks that msg is a checkpoint that peer signed for a log of its own, and gives it. Further signatures (cosignatures) are
-// allowed and not looked at.
+// allowed and not looked at: see [OpenCosigned].
 func Open(msg []byte, peer identity.PeerID) (Checkpoint, error) {
-	if len(msg) > maxNote {
-		return Checkpoint{}, fmt.Errorf("checkpoint note of %d bytes: %w (limit %d)", len(msg), ErrCheckpoint, maxNote)
-	}
-	line, _, _ := strings.Cut(string(msg), "\n")
-	origin, err := ParseOrigin(line)
-	if err != nil {
-		return Checkpoint{}, fmt.Errorf("checkpoint note: %w", err)
-	}
-	if origin.Peer != peer {
-		return Checkpoint{}, fmt.Errorf("checkpoint note of %s: %w: expected one of %s", origin, identity.ErrSigner, peer)
-	}
-	v, err := origin.verifier()
-	if err != nil {
-		return Checkpoint{}, fmt.Errorf("checkpoint note: %w", err)
-	}
-	n, err := note.Open(msg, note.VerifierList(v))
-	var bad *note.InvalidSignatureError
-	var none *note.UnverifiedNoteError
-	switch {
-	case errors.As(err, &bad) || errors.As(err, &none):
-		return Checkpoint{}, fmt.Errorf("checkpoint note of %s: %w: %w", origin, identity.ErrSignature, err)
-	case err != nil:
-		return Checkpoint{}, fmt.Errorf("checkpoint note of %s: %w: %w", origin, ErrCheckpoint, err)
-	}
-	return ParseCheckpoint([]byte(n.Text))
+	cp, _, err := open(msg, peer)
+	return cp, err
 }

@@ -316,3 +316,28 @@ func device(t testing.TB) *identity.Device {
 	}
 	return dev
 }
+
+// TestConsistencyAgainstIndependent: github.com/transparency-dev/merkle takes every consistency proof of larger logs, too, and refuses the
+// same changed ones.
+func TestConsistencyAgainstIndependent(t *testing.T) {
+	const n = 700
+	g := grow(t, entries(n)...)
+	hasher := rfc6962.DefaultHasher
+	rapid.Check(t, func(rt *rapid.T) {
+		size := rapid.IntRange(1, n).Draw(rt, "size")
+		old := rapid.IntRange(1, size).Draw(rt, "old size")
+		p, err := history.ProveConsistency(g, uint64(old), uint64(size))
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if len(p) > 0 && rapid.Bool().Draw(rt, "change") {
+			p = slices.Clone(p)
+			p[rapid.IntRange(0, len(p)-1).Draw(rt, "hash")][0] ^= 1
+		}
+		ours := history.CheckConsistency(p, g.head(old), g.head(size))
+		theirs := proof.VerifyConsistency(hasher, uint64(old), uint64(size), raw(p), g.roots[old][:], g.roots[size][:])
+		if (ours == nil) != (theirs == nil) {
+			rt.Fatalf("%d extends %d: we say %v, transparency-dev says %v", size, old, ours, theirs)
+		}
+	})
+}
