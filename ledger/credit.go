@@ -62,7 +62,7 @@ type Standing struct {
 	Open    money.Micro  `cbor:"2,keyasint"` // over all lanes and holds: the larger of the hold that is left and what was metered and not vouchered
 	Settled money.Micro  `cbor:"3,keyasint"` // in all, over settlements that both signed
 	BadDebt money.Micro  `cbor:"4,keyasint"` // written off
-	Late    bool         `cbor:"5,keyasint"` // past its due date: no credit
+	Late    bool         `cbor:"-"`          // [Late]: no credit. It follows from due time and clock, and is never stored
 	ByHand  *money.Micro `cbor:"6,keyasint"` // the owner's own limit for this account, if any
 }
 
@@ -81,23 +81,23 @@ func (s Standing) Exposure() (int64, error) {
 // The spec's "accounts without settled history" is read as a sum, not as a flag: else settling one micro-unit would take an account out
 // of the strangers' total, and a thousand keys could each do so.
 func (l Limits) Earned(s Standing) money.Micro {
-	if s.Late {
+	switch {
+	case s.Late:
 		return 0
-	}
-	if s.ByHand != nil {
+	case s.ByHand != nil:
 		return min(*s.ByHand, money.Max)
+	case s.BadDebt > 0:
+		return 0
 	}
 	hi, lo := bits.Mul64(uint64(s.Settled), uint64(min(l.KnownPercent, 100)))
 	share, _ := bits.Div64(hi, lo, 100)
 	return min(money.Micro(share), l.KnownCap, money.Max)
 }
 
-// Limit is what s may owe by its own limits, whatever the strangers' total is.
+// Limit is what s may owe by its own limits, whatever the strangers' total is: nothing while a payment is late, and nothing while a debt
+// is written off, unless the owner's hand says otherwise.
 func (l Limits) Limit(s Standing) money.Micro {
-	switch {
-	case s.Late:
-		return 0
-	case s.ByHand != nil:
+	if s.Late || s.ByHand != nil || s.BadDebt > 0 {
 		return l.Earned(s)
 	}
 	return max(l.Earned(s), min(l.Stranger, money.Max))
@@ -119,7 +119,22 @@ var (
 	ErrCreditLimit = errors.New("credit limit reached: settle or prepay")
 	// ErrStrangersTotal says that all strangers together would owe more than the owner's limit for them.
 	ErrStrangersTotal = errors.New("the owner's credit for all strangers together is used up: prepay")
+	// ErrLate is the [ErrCreditLimit] of an account whose payment is late.
+	ErrLate = fmt.Errorf("%w (a payment is late)", ErrCreditLimit)
+	// ErrWrittenOff is the [ErrCreditLimit] of an account with a debt that was written off.
+	ErrWrittenOff = fmt.Errorf("%w (an older debt was written off)", ErrCreditLimit)
 )
+
+// ownLimit is the error of the account's own limit.
+func ownLimit(s Standing) error {
+	switch {
+	case s.Late:
+		return ErrLate
+	case s.BadDebt > 0 && s.ByHand == nil:
+		return ErrWrittenOff
+	}
+	return ErrCreditLimit
+}
 
 // CreditError is an [ErrCreditLimit] or [ErrStrangersTotal] with its figures.
 type CreditError struct {
@@ -149,7 +164,7 @@ func (l Limits) Room(s Standing, others money.Micro) (room money.Micro, cause er
 	if err != nil {
 		return 0, nil, err
 	}
-	own, cause := satSub(int64(l.Limit(s)), exposure), ErrCreditLimit
+	own, cause := satSub(int64(l.Limit(s)), exposure), ownLimit(s)
 	total := satSub(satSub(int64(min(l.StrangersTotal, money.Max)), int64(min(others, money.Max))), int64(min(s.BadDebt, money.Max)))
 	pool := satSub(int64(l.Earned(s)), exposure) // what its history and prepaid money still cover
 	if total > 0 {
@@ -178,7 +193,7 @@ func (l Limits) Check(s Standing, others, more money.Micro) error {
 	if err != nil {
 		return err
 	}
-	return &CreditError{Cause: cause, Limit: limit, Exposure: exposure, Asked: more, Room: room, ByHand: cause == ErrCreditLimit && s.ByHand != nil && !s.Late}
+	return &CreditError{Cause: cause, Limit: limit, Exposure: exposure, Asked: more, Room: room, ByHand: cause == ErrCreditLimit && s.ByHand != nil}
 }
 
 // satSub is a - b, held at the ends of int64: only for limits, which nobody is paid by.

@@ -13,15 +13,15 @@ import (
 	"github.com/gpufair/gpufair/market/reason"
 )
 
-// channel is the renter's account with this owner.
-func (a *Agent) channel(accept market.Accept) ledger.Channel {
-	return ledger.Channel{Renter: accept.Account, Provider: a.dev.Account(), Unit: accept.Unit, Epoch: a.epochNumber}
-}
-
 // openTx opens a sale's lane: voucher and hold.
-func (a *Agent) openTx(tx *books.Tx, accept market.Accept, hold money.Micro, opening, delegation []byte) error {
-	_, err := tx.OpenLane(books.Opening{
-		Channel: a.channel(accept), Lane: ledger.Lane(accept.ID()), Rate: accept.Rate, Devices: accept.Quantity, Hold: hold,
+func (a *Agent) openTx(tx *books.Tx, accept market.Accept, hold money.Micro, dueDays uint32, opening, delegation []byte) error {
+	v, err := voucher.Open(opening)
+	if err != nil {
+		return err
+	}
+	channel := ledger.Channel{Renter: accept.Account, Provider: a.dev.Account(), Unit: accept.Unit, Epoch: v.Channel.Epoch} // the renter's
+	_, err = tx.OpenLane(books.Opening{
+		Channel: channel, Lane: ledger.Lane(accept.ID()), Rate: accept.Rate, Devices: accept.Quantity, Hold: hold, DueDays: dueDays,
 	}, opening, delegation)
 	return creditReason(err)
 }

@@ -131,7 +131,7 @@ func (a *Agent) whyTaken(devices []wire.Hash, err error) error {
 func (a *Agent) commitSale(ctx context.Context, s negotiate.Sale, slots []capacity.Slot) (record, error) {
 	now := time.Now().UnixMilli()
 	rec := record{
-		Version: recordVersion, Accept: s.AcceptRaw, Peer: s.Peer, Renter: s.Accept.Account, State: work.Agreed, Needs: s.Needs,
+		Version: recordVersion, Offer: s.Offer.Raw, Accept: s.AcceptRaw, Peer: s.Peer, Renter: s.Accept.Account, State: work.Agreed, Needs: s.Needs,
 		Agreed: now, Model: s.Lot.Model, Rate: s.Accept.Rate, Unit: s.Accept.Unit, Term: s.Accept.Term, LotID: s.Lot.ID,
 	}
 	var generations []market.SlotGeneration
@@ -155,7 +155,7 @@ func (a *Agent) commitSale(ctx context.Context, s negotiate.Sale, slots []capaci
 		if rec.Lease, err = a.dev.Seal(market.DomainLease, lease); err != nil {
 			return err
 		}
-		if err := a.openTx(tx, s.Accept, lease.Hold, s.VoucherRaw, s.DelegationRaw); err != nil {
+		if err := a.openTx(tx, s.Accept, lease.Hold, s.Offer.Terms.DueDays, s.VoucherRaw, s.DelegationRaw); err != nil {
 			return err
 		}
 		own := tx.Of(kv.Provider)

@@ -46,6 +46,9 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 	if err := checkOutput(req.Output); err != nil {
 		return nil, err
 	}
+	if err := a.mayBuy(); err != nil {
+		return nil, err
+	}
 	if p.offers, err = a.choose(ctx, req); err != nil {
 		return nil, err
 	}
@@ -57,6 +60,20 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 		return nil, err
 	}
 	return p, nil
+}
+
+// mayBuy says whether the account lets this device buy: else every provider would refuse it.
+func (a *Agent) mayBuy() error {
+	const needs = identity.PowerTrade | identity.PowerPay
+	d, err := identity.OpenDelegation(a.Device.Delegation())
+	if err == nil && d.Powers&needs != needs {
+		err = &refusal{
+			why: fmt.Errorf("%w: the account lets this device %q, buying takes %q", identity.ErrPower, d.Powers, needs),
+			next: "on the PC that has the account's key, run `identity link` with --powers trade,pay and the request that\n" +
+				"`gpufair identity link` prints here",
+		}
+	}
+	return err
 }
 
 // plannable opens the files and works the money out for the first offer.
@@ -333,6 +350,7 @@ func (a *Agent) order(ctx context.Context, p *planned, f book.Found) (*job, erro
 		purchase, err := negotiate.Prepare(a.Device, offer, w, time.Now(), func(id market.LeaseID) ([]byte, error) {
 			return tx.Promise(books.Opening{
 				Channel: a.Books.Channel(offer.Account, offer.Unit), Lane: ledger.Lane(id), Rate: f.Lot.Price, Devices: p.needs.Devices, Hold: hold,
+				DueDays: offer.Terms.DueDays,
 			})
 		})
 		if err != nil {

@@ -21,6 +21,7 @@ func (r *Reader) eachAccount(role ledger.Role, u money.Unit, f func(identity.Acc
 		if err != nil {
 			return err
 		}
+		a.Late = ledger.Late(a.DueAt, r.at)
 		if err := f(peer, a); err != nil {
 			return err
 		}

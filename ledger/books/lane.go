@@ -18,6 +18,7 @@ type Opening struct {
 	Rate    money.Rate  // per device-hour
 	Devices uint32      //
 	Hold    money.Micro // on the renter's credit: rate x minimum term for a buy-now
+	DueDays uint32      // after the lane's end its debt is due, by the offer's terms
 }
 
 // OpenLane is the provider's start of a lane, in the transaction of the sale: it checks the renter's opening voucher and delegation and
@@ -45,13 +46,17 @@ func (t *Tx) OpenLane(o Opening, opening, delegation []byte) (Lane, error) {
 	if _, err := rules.Next(v, nil); err != nil {
 		return Lane{}, err
 	}
-	if err := checkCheckpoint(v.Checkpoint, v.Device); err != nil {
+	head, err := t.sight(v.Checkpoint, v.Header)
+	if err != nil {
 		return Lane{}, fmt.Errorf("open lane %s: %w", o.Lane.Short(), err)
+	}
+	if err := t.enterEpoch(v); err != nil {
+		return Lane{}, err
 	}
 	if err := t.CheckCredit(o.Channel.Renter, o.Channel.Unit, o.Hold); err != nil {
 		return Lane{}, fmt.Errorf("open lane %s: %w", o.Lane.Short(), err)
 	}
-	if err := t.own.Set(delegationKey(rules.Proof), delegation); err != nil {
+	if err := errors.Join(t.own.Set(delegationKey(rules.Proof), delegation), t.remember(head, rules.Proof)); err != nil {
 		return Lane{}, err
 	}
 	return t.openLane(role, o, v)
@@ -107,7 +112,7 @@ func (t *Tx) sameLane(o Opening, v voucher.Signed) (have Lane, ok bool, err erro
 	if err != nil {
 		return have, false, err
 	}
-	was := Opening{Channel: have.Channel, Lane: have.Lane, Rate: have.Rate, Devices: have.Devices, Hold: have.Hold}
+	was := Opening{Channel: have.Channel, Lane: have.Lane, Rate: have.Rate, Devices: have.Devices, Hold: have.Hold, DueDays: have.DueDays}
 	if was != o || identity.Hash(first) != v.Hash {
 		return have, false, fmt.Errorf("open lane %s: %w", o.Lane.Short(), ErrConflict)
 	}
@@ -122,7 +127,7 @@ func (t *Tx) openLane(role ledger.Role, o Opening, v voucher.Signed) (Lane, erro
 	}
 	l := Lane{
 		Channel: o.Channel, Lane: o.Lane, Device: v.Device, Proof: v.Delegation, Rate: o.Rate, Devices: o.Devices,
-		Hold: o.Hold, HoldLeft: o.Hold, Voucher: v.Hash, Opened: t.now.UnixMilli(),
+		Hold: o.Hold, HoldLeft: o.Hold, Voucher: v.Hash, Opened: t.now.UnixMilli(), DueDays: o.DueDays,
 	}
 	peer := o.Channel.Peer(t.b.self)
 	err = t.change(role, o.Channel.Unit, peer, func(a *Account) error {
@@ -228,6 +233,9 @@ func (t *Tx) CloseLane(id ledger.Lane, final money.Micro) (Lane, error) {
 	}
 	next := l
 	next.Final, next.HoldLeft, next.Metered = &final, 0, final
+	if !l.Closed() {
+		next.Ended = t.now.UnixMilli()
+	}
 	over, err := ledger.Signed(l.Owed() - min(l.Owed(), final))
 	if err != nil {
 		return l, fmt.Errorf("close lane %s: %w", id.Short(), err)
@@ -237,7 +245,7 @@ func (t *Tx) CloseLane(id ledger.Lane, final money.Micro) (Lane, error) {
 		return l, fmt.Errorf("close lane %s: %w", id.Short(), err)
 	}
 	err = t.change(role, l.Channel.Unit, l.Channel.Peer(t.b.self), func(a *Account) error {
-		return errors.Join(a.owe(-over), a.reopen(l.Open(), next.Open()))
+		return errors.Join(a.owe(-over), a.reopen(l.Open(), next.Open()), a.runs(l, next))
 	})
 	if err != nil {
 		return l, fmt.Errorf("close lane %s: %w", id.Short(), err)
@@ -257,5 +265,5 @@ func (t *Tx) CloseLane(id ledger.Lane, final money.Micro) (Lane, error) {
 			return l, err
 		}
 	}
-	return next, t.saveLane(&next)
+	return next, errors.Join(t.saveLane(&next), t.indexDue(next), t.askAbout(next))
 }

@@ -37,7 +37,7 @@ const (
 
 // Payment is a payment that was made outside, to be proposed as a settlement.
 type Payment struct {
-	Channel   ledger.Channel
+	Channel   ledger.Channel // its epoch means nothing: a payment is of all
 	Amount    money.Micro
 	Method    string // "manual"
 	Reference string // invoice or transfer number; the same payment is recorded once by it. Empty: each proposal is another payment
@@ -46,6 +46,7 @@ type Payment struct {
 // Propose signs a settlement of this account for a payment. The bytes may be sent once the transaction is committed. The same payment
 // again gives the same bytes; the same reference for another amount is ErrPaid.
 func (t *Tx) Propose(p Payment) (id wire.Hash, proposal []byte, err error) {
+	p.Channel = p.Channel.AllEpochs()
 	if _, err := t.role(p.Channel); err != nil {
 		return id, nil, fmt.Errorf("propose settlement: %w", err)
 	}
@@ -119,7 +120,7 @@ func (r *Reader) unsettled(c ledger.Channel) ([]voucher.LaneAmount, error) {
 	slices.SortFunc(lanes, func(a, b Lane) int { return cmp.Compare(a.Opened, b.Opened) })
 	var out []voucher.LaneAmount
 	for _, l := range lanes {
-		if l.Channel != c || len(out) == voucher.MaxLanes {
+		if !c.Covers(l.Channel) || len(out) == voucher.MaxLanes {
 			continue
 		}
 		amount, err := r.acknowledged(l)
@@ -180,6 +181,9 @@ func (t *Tx) RecordProposal(proposal []byte) (wire.Hash, Settled, error) {
 	}
 	if err := t.checkWaiting(s.Account); err != nil {
 		return id, Settled{}, err
+	}
+	if err := t.settler(s.Checkpoint, s.Header, s.Delegation); err != nil {
+		return id, Settled{}, fmt.Errorf("settlement %s: %w", id.Short(), err)
 	}
 	v := Settled{State: Waiting, Proposal: proposal}
 	return id, v, t.saveSettled(s, v)
@@ -260,7 +264,7 @@ func (r *Reader) checkLanes(s voucher.Settlement) error {
 		if err != nil {
 			return err
 		}
-		if l.Channel != s.Channel || la.Amount > l.Owed() {
+		if !s.Channel.Covers(l.Channel) || la.Amount > l.Owed() {
 			return fmt.Errorf("settlement %s: %w: lane %s has %v here, %v there", s.ID().Short(), ErrDiffer, la.Lane.Short(), l.Owed(), la.Amount)
 		}
 	}
@@ -335,6 +339,9 @@ func (t *Tx) RecordCounter(counter []byte) (wire.Hash, error) {
 	if taken && !bytes.Equal(other.Proposal, v.Proposal) {
 		return id, fmt.Errorf("settlement %s: %w: %q", id.Short(), ErrPaid, s.Reference)
 	}
+	if err := t.settler(c.Checkpoint, c.Header, c.Delegation); err != nil {
+		return id, fmt.Errorf("settlement %s: %w", id.Short(), err)
+	}
 	v.Counter = counter
 	return id, t.settle(s, v)
 }
@@ -362,7 +369,7 @@ func (t *Tx) settle(s voucher.Settlement, v Settled) error {
 		if err != nil {
 			return err
 		}
-		a.Settled = total
+		a.Settled, a.LastPaid = total, t.now.UnixMilli()
 		return a.owe(-amount)
 	})
 	if err != nil {
@@ -379,7 +386,7 @@ func (t *Tx) settle(s voucher.Settlement, v Settled) error {
 		}
 	}
 	v.State = Signed
-	return t.saveSettled(s, v)
+	return errors.Join(t.saveSettled(s, v), t.setDue(role, s.Channel.Unit, s.Channel.Peer(t.b.self)))
 }
 
 // Refuse ends a settlement that is not signed by both: this side's no to a proposal, or the other's to ours. A repeat changes nothing;

@@ -31,10 +31,19 @@ import (
 //	seg/<lane>                   rate segments of the newest voucher
 //	d/<hash>                     delegation as signed
 //	hold/<id>                    [Held]: a hold that no lane has
+//	due/<role><unit>/<peer>/<end><lane>  lanes that have ended, newest first: the end is inverted
+//	rem/<role><unit>/<peer>      [Reminder]: the last one that was sent, or as renter that came
 //	set/<id>                     [Settled]
 //	pay/<payment>                id of the settlement with that outside reference
 //	wait/<peer>/<id>             settlements that wait for this side's decision
 //	fraud/<lane>                 two vouchers with one sequence
+//	wit/<device><epoch>          [witnessed]: what is known of another device's log
+//	seen/<device><epoch>/<slot>  heads of it that were not checked yet
+//	cos/<device>                 [cosignedBy]: newest head of this log that it cosigned
+//	ask/<device>                 it is to be asked about its log soon
+//	fork/<device>                two heads of one size with different roots
+//	epoch                        of the ledger, see keyEpoch
+//	ep/<device>                  highest epoch that a renter's device opened a lane in
 const (
 	keySeq  = "seq"
 	keyHead = "head"
@@ -71,6 +80,8 @@ type Lane struct {
 	Opened   int64           `cbor:"17,keyasint"` // Unix milliseconds
 	Changed  int64           `cbor:"18,keyasint"` // Unix milliseconds
 	Receipts uint64          `cbor:"19,keyasint"` // sequence of the newest voucher that has a receipt; the opening one needs none
+	DueDays  uint32          `cbor:"20,keyasint"` // after its end, by the terms of the sale
+	Ended    int64           `cbor:"21,keyasint"` // Unix milliseconds; 0 until it is closed
 }
 
 // Missing is how many vouchers after the last receipt have none: at two, the renter stops paying (spec: ledger, Rules).
@@ -107,6 +118,10 @@ type Account struct {
 	ledger.Standing
 	Lanes     uint64 `cbor:"20,keyasint"` // ever opened
 	LastEntry int64  `cbor:"21,keyasint"` // Unix milliseconds
+	// What is needed to know at a glance whether a payment is late: see due.go.
+	DueAt    int64       `cbor:"22,keyasint"` // Unix milliseconds: when the oldest unpaid debt is due; 0: none that has a due time
+	Running  money.Micro `cbor:"23,keyasint"` // promised by lanes that have not ended
+	LastPaid int64       `cbor:"24,keyasint"` // Unix milliseconds
 }
 
 // SettlementState is where a settlement stands. States are never renumbered.

@@ -21,9 +21,12 @@ type Reader struct {
 	b   *Books
 	txn *kv.Txn
 	own kv.Tx
+	at  int64 // Unix milliseconds by the wall clock: what is late is judged by it, and nothing else
 }
 
-func newReader(b *Books, t *kv.Txn) *Reader { return &Reader{b: b, txn: t, own: t.Of(kv.Books)} }
+func newReader(b *Books, t *kv.Txn) *Reader {
+	return &Reader{b: b, txn: t, own: t.Of(kv.Books), at: time.Now().UnixMilli()}
+}
 
 // Of gives another owner's part of the same snapshot or transaction: lease state commits with the entries. In a View its writes give
 // kv.ErrReadOnly. What is written here must never be written past the books, or a replay of the journal would bring back old values.
@@ -146,6 +149,7 @@ func (r *Reader) Balance(u money.Unit, a ledger.Account) (int64, error) {
 // Account is how this account stands with peer, as the given role in a unit.
 func (r *Reader) Account(role ledger.Role, u money.Unit, peer identity.AccountID) (Account, error) {
 	a, _, err := load[Account](r.own, accountKey(role, u, peer))
+	a.Late = ledger.Late(a.DueAt, r.at)
 	return a, err
 }
 

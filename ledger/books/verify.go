@@ -54,6 +54,7 @@ type audit struct {
 	listed   map[ledger.Lane]money.Micro // by settlements that both signed
 	signed   map[wire.Hash]settledBy     // by entry id
 	index    uint64
+	forks    int      // proofs against other devices
 	headNote headNote // as it was before the snapshot; Size 0 and no checkpoint if there is none
 }
 
@@ -85,7 +86,7 @@ func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 			listed: map[ledger.Lane]money.Micro{}, signed: map[wire.Hash]settledBy{}, headNote: note,
 		}
 		err = a.run(h)
-		v.Checked = a.checked
+		v.Checked, v.Forks = a.checked, a.forks
 		return err
 	})
 	var f *Finding
@@ -105,12 +106,15 @@ func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 	}
 	if err == nil {
 		v.Detail = fmt.Sprintf("%d entries and %d signatures fit", v.Entries, v.Checked)
+		if v.Forks > 0 {
+			v.Detail += fmt.Sprintf("; %d of the other side's devices signed two histories: see `ledger witness`", v.Forks)
+		}
 	}
 	return v, err
 }
 
 func (a *audit) run(h head) error {
-	for _, step := range []func() error{a.settlements, a.entries, func() error { return a.log(h) }, a.checkBalances, a.checkLanes, a.checkAccounts, a.note} {
+	for _, step := range []func() error{a.settlements, a.entries, func() error { return a.log(h) }, a.checkBalances, a.checkLanes, a.checkAccounts, a.note, a.witnesses, a.shown} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -420,7 +424,7 @@ func (a *audit) checkAccounts() error {
 		if err != nil {
 			return err
 		}
-		_, _, size, err := splitAccountKey(p.Key)
+		role, unit, size, err := splitAccountKey(p.Key)
 		if err != nil {
 			return err
 		}
@@ -435,6 +439,9 @@ func (a *audit) checkAccounts() error {
 		if have.Owed != a.owed[k] || have.Open != open[k] || have.Settled != a.settled[k] {
 			return corrupt("account "+peer.String(), "it owes %s, has %v open and settled %v; the entries and lanes say %s, %v and %v",
 				signed(have.Owed), have.Open, have.Settled, signed(a.owed[k]), open[k], a.settled[k])
+		}
+		if err := a.checkDue("account "+peer.String(), role, unit, peer, have); err != nil {
+			return err
 		}
 		delete(a.owed, k)
 	}

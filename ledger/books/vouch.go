@@ -70,18 +70,19 @@ func (t *Tx) AcceptVoucher(envelope []byte, evidence wire.Hash) (Accepted, error
 		receipt, err := raw(t.own, receiptKey(v.Hash))
 		return Accepted{Lane: l, Already: true, Receipt: receipt}, err
 	}
-	if err := checkCheckpoint(v.Checkpoint, v.Device); err != nil {
+	head, err := t.sight(v.Checkpoint, v.Header)
+	if err != nil {
 		return Accepted{}, fmt.Errorf("voucher %d of lane %s: %w", v.Seq, v.Lane.Short(), err)
 	}
 	if err := t.checkVoucherCredit(l, v); err != nil {
 		return Accepted{}, fmt.Errorf("voucher %d of lane %s: %w", v.Seq, v.Lane.Short(), err)
 	}
 	was := l.Owed()
-	if err := t.raise(&l, ledger.AsProvider, v); err != nil {
+	if err := errors.Join(t.raise(&l, ledger.AsProvider, v), t.keepSegments(l, v)); err != nil {
 		return Accepted{}, err
 	}
 	receipt, err := t.receipt(&l, v, evidence)
-	return Accepted{Lane: l, Added: l.Owed() - was, Receipt: receipt}, err
+	return Accepted{Lane: l, Added: l.Owed() - was, Receipt: receipt}, errors.Join(err, t.remember(head, v.Delegation))
 }
 
 // rules gathers what the acceptance rules need of a lane.
@@ -144,13 +145,13 @@ func (t *Tx) raise(l *Lane, role ledger.Role, v voucher.Signed) error {
 		}
 	}
 	err = t.change(role, l.Channel.Unit, peer, func(a *Account) error {
-		return errors.Join(a.owe(added), a.reopen(l.Open(), next.Open()))
+		return errors.Join(a.owe(added), a.reopen(l.Open(), next.Open()), a.runs(*l, next))
 	})
 	if err != nil {
 		return err
 	}
 	*l = next
-	return errors.Join(t.keepVoucher(v), t.saveLane(l))
+	return errors.Join(t.keepVoucher(v), t.saveLane(l), t.indexDue(*l))
 }
 
 // receipt signs and keeps the receipt of v.
@@ -232,11 +233,15 @@ func (t *Tx) RecordReceipt(envelope []byte) (Lane, error) {
 	if have, err := raw(t.own, receiptKey(r.Voucher)); err != nil || have != nil {
 		return l, err
 	}
+	head, err := t.sight(r.Checkpoint, r.Header)
+	if err != nil {
+		return l, fmt.Errorf("receipt for voucher %d of lane %s: %w", at.Seq, at.Lane.Short(), err)
+	}
 	l.Receipts = max(l.Receipts, at.Seq)
 	if r.Voucher == l.Voucher {
 		l.Receipt = identity.Hash(envelope)
 	}
-	return l, errors.Join(t.own.Set(receiptKey(r.Voucher), envelope), t.saveLane(&l))
+	return l, errors.Join(t.own.Set(receiptKey(r.Voucher), envelope), t.saveLane(&l), t.remember(head, r.Delegation))
 }
 
 // checkReceipt checks that r is by a device of the lane's provider.
