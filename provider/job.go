@@ -29,7 +29,7 @@ func (k *keeper) ready(ctx context.Context, raw []byte) error {
 	if k.rec.State != work.Agreed {
 		return nil // a repeat
 	}
-	return k.move(ctx, work.Preparing, reason.Reason{}, func(rec *record) { rec.Ready = time.Now().UnixMilli() })
+	return k.move(ctx, work.Preparing, reason.Reason{}, func(rec *record) { rec.Ready, rec.ReadySigned = time.Now().UnixMilli(), raw })
 }
 
 // prepare takes the job's spec; what is missing of image and inputs is then asked with lack.

@@ -57,6 +57,9 @@ type record struct {
 	DiskMiB   uint64 `cbor:"40,keyasint"`
 	Pids      int64  `cbor:"41,keyasint"`
 	Lost      string `cbor:"42,keyasint,omitempty"` // why there are no results, for the renter
+	// Signed records that only proofs need.
+	Offer       []byte `cbor:"43,keyasint,omitempty"`
+	ReadySigned []byte `cbor:"44,keyasint,omitempty"`
 }
 
 // take adds a device's share to what the lease comes with.

@@ -95,7 +95,7 @@ func (a *app) serve(ctx context.Context, s settings) error {
 
 // operations puts everything that the agent answers on its API.
 func operations(to huma.API, base *wire.Base, agent *renter.Agent, stop func()) {
-	base.Operations(to, wire.Agent{PeerOf: agent.PeerOf})
+	base.Operations(to, wire.Agent{PeerOf: agent.PeerOf, Records: agent.Records})
 	control.Register(to, agent, control.Program{Status: statusOf(base, agent), Shutdown: stop})
 }
 

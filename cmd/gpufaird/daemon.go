@@ -21,6 +21,7 @@ import (
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/p2p/identity"
 	wirehash "github.com/gpufair/gpufair/p2p/wire"
 	"github.com/gpufair/gpufair/provider"
 	"github.com/gpufair/gpufair/provider/containerd"
@@ -113,7 +114,7 @@ func (d *daemon) open(ctx context.Context, c config, log *slog.Logger) error {
 	}
 	d.Base, err = wire.Open(ctx, wire.Config{
 		Program: "gpufaird", Title: apiTitle, Dirs: dirs, State: state, Socket: socket, Network: c.NetConfig, Unit: c.Unit,
-		Role: ledger.AsProvider, Log: log,
+		Role: ledger.AsProvider, Needs: identity.PowerProvide, Log: log,
 	})
 	if err != nil {
 		return err
@@ -144,7 +145,7 @@ func (d *daemon) openAgent(ctx context.Context, c config, initPath string) error
 	d.agent, err = provider.New(ctx, provider.Deps{
 		Device: d.Device, Network: d.Network, Books: d.Books, Board: d.Board, Delegations: d.Delegations, Runtime: d.runtime,
 		Jobnet: jobnet.Network{}, Mounts: folders, Devices: d.devices, Inbox: filepath.Join(d.State, "inbox"), InboxBytes: int64(c.Runtime.Inbox),
-		Init: initPath, Epoch: wire.Epoch, Log: d.Log.With("part", "provider"),
+		Init: initPath, Log: d.Log.With("part", "provider"),
 	}, conf)
 	if err != nil {
 		return cli.Fail(cli.ExitConfig, "set the provider up", err, "gpufaird config check explains the settings")
@@ -159,17 +160,8 @@ func (d *daemon) register(ctx context.Context) {
 
 // operations are the owner's local API. Those of a zero daemon can be described, but not called.
 func (d *daemon) operations(a huma.API) {
-	d.Operations(a, wire.Agent{PeerOf: d.agent.PeerOf, Records: d.records, Checks: d.checks})
+	d.Operations(a, wire.Agent{PeerOf: d.agent.PeerOf, Records: d.agent.Records, Checks: d.checks})
 	control.Register(a, d.agent, d.money, control.Program{Version: cli.ThisBuild().Version, Since: d.Since, Reload: d.reload})
-}
-
-// records are what the market signed for a lane, for proofs.
-func (d *daemon) records(ctx context.Context, lane ledger.Lane) ([]proof.Attachment, error) {
-	lease, err := d.agent.Sold(ctx, market.LeaseID(lane))
-	if err != nil || lease == nil {
-		return nil, err
-	}
-	return []proof.Attachment{{Name: string(market.DomainLease), Data: lease}}, nil
 }
 
 // run serves until ctx ends. Jobs that run then go on.

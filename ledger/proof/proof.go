@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpufair/gpufair/ledger"
@@ -22,7 +23,7 @@ const (
 	MaxFile        = 8 << 20 // bytes: 1,024 entries have about 1 MiB, 64 settlements of both sides at most 3 MiB
 	MaxEntries     = 1024    // the newest of the lane; the vouchers are cumulative, so older ones are not needed to show an amount
 	MaxSettlements = 64      // the newest
-	MaxAttachments = 8       // accept, lease, ready, release, end
+	MaxAttachments = 16      // offer, accept, lease, ready, release, end
 	MaxDelegations = 256     // of every device that signed
 	maxVouchers    = 8       // opening, acknowledged, newest, and two with one sequence
 	maxExtensions  = 256     // a checkpoint in every record
@@ -41,7 +42,7 @@ type File struct {
 	Delegations [][]byte           `cbor:"5,keyasint"`            // of the devices that signed
 	Vouchers    [][]byte           `cbor:"6,keyasint"`            // in the order of their sequence: opening, newest with a receipt, newest; fraud beside its twin
 	Receipt     []byte             `cbor:"7,keyasint,omitempty"`  // for the newest voucher that has one
-	Segments    []meter.Segment    `cbor:"8,keyasint,omitempty"`  // from which the newest voucher was computed; only its signer has them
+	Segments    []meter.Segment    `cbor:"8,keyasint,omitempty"`  // from which the newest voucher was computed
 	Settlements []Settlement       `cbor:"9,keyasint,omitempty"`  // that list the lane
 	Checkpoint  []byte             `cbor:"10,keyasint"`           // head of Account's log, a signed note
 	Entries     []Entry            `cbor:"11,keyasint,omitempty"` // of the lane and its settlements, in the log's order
@@ -183,15 +184,38 @@ func hashes(from []wire.Hash) []history.Hash {
 	return out
 }
 
-// about is what is read of an attachment: header and delegation as in every record, and under key 5 what it is about.
-type about struct {
+// Attach gives those of the attachments that are there.
+func Attach(all []Attachment) []Attachment {
+	return slices.DeleteFunc(all, func(a Attachment) bool { return len(a.Data) == 0 })
+}
+
+// signed is what is read of an attachment first: header and delegation as in every record.
+type signed struct {
 	identity.Header
 	Delegation wire.Hash `cbor:"4,keyasint"`
-	Lane       wire.Hash `cbor:"5,keyasint"`
+}
+
+// about is what an attachment may say besides under key 5: what it is about.
+type about struct {
+	identity.Header
+	About wire.Hash `cbor:"5,keyasint"`
+}
+
+func (a Attachment) open() (signed, error) {
+	return identity.OpenAdvert[signed](identity.Domain(a.Name), 1, a.Data)
+}
+
+// about gives the hash under key 5; zero if something else is there, as in an offer.
+func (a Attachment) about() wire.Hash {
+	r, err := identity.OpenAdvert[about](identity.Domain(a.Name), 1, a.Data)
+	if err != nil {
+		return wire.Hash{}
+	}
+	return r.About
 }
 
 // Delegation gives the delegation that an attachment names, after a check of its signature.
 func (a Attachment) Delegation() (wire.Hash, error) {
-	r, err := identity.OpenAdvert[about](identity.Domain(a.Name), 1, a.Data)
+	r, err := a.open()
 	return r.Delegation, err
 }

@@ -71,6 +71,7 @@ type Verdict struct {
 	Entries uint64 `json:"entries"`
 	Checked uint64 `json:"checked" doc:"signatures"`
 	Root    string `json:"root"`
+	Forks   int    `json:"forks,omitempty" doc:"proofs here that a counterparty's device signed two histories"`
 }
 
 // Credit is the answer to GET /credit: limits and what is used of them.
@@ -179,4 +180,5 @@ type ProofAttachment struct {
 	Name   string `json:"name"`
 	Hash   string `json:"hash"`
 	Signed string `json:"signed" doc:"account"`
+	Says   string `json:"says,omitempty" doc:"in words; empty: this release does not know such records"`
 }

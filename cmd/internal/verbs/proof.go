@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/cmd/internal/terms"
 	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/ledger/statement"
 )
@@ -30,7 +31,7 @@ func (d *Daemon) ledgerProof() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			v := proof.Check(raw)
+			v := terms.Check(raw)
 			if output == "" {
 				output = "lease-" + short(v.Lease) + ".proof"
 			}
@@ -75,7 +76,7 @@ func (d *Daemon) verifyFile(path string) error {
 	if err != nil {
 		return cli.Fail(cli.ExitSystem, "verify a proof file", err, "")
 	}
-	v := proof.Check(raw)
+	v := terms.Check(raw)
 	if err := d.printProof(v); err != nil {
 		return err
 	}
@@ -109,6 +110,9 @@ func (d *Daemon) printProof(v statement.Proof) error {
 	for _, s := range v.Settlements {
 		pairs = append(pairs, [2]string{"payment", cli.Clean(fmt.Sprintf("%s by %s, reference %q, %s, %d of 2 signatures",
 			s.Amount, s.Method, s.Reference, s.Time.Format(time.RFC3339), len(s.Signed)))})
+	}
+	for _, a := range v.Attachments {
+		pairs = append(pairs, [2]string{"signed", cli.Clean(short(a.Signed) + ", " + a.Name + ": " + orDash(a.Says))})
 	}
 	if err := d.Pairs(pairs...); err != nil {
 		return err
