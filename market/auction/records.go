@@ -165,11 +165,11 @@ type Award struct {
 	identity.Header
 	Delegation wire.Hash `cbor:"4,keyasint"`
 	Auction    ID        `cbor:"5,keyasint"`
-	Seal       wire.Hash `cbor:"6,keyasint"`            // of the Seal's envelope
-	Opened     []byte    `cbor:"7,keyasint"`            // bit i%8 of byte i/8: leaf i was opened in time
-	Wins       []Win     `cbor:"8,keyasint"`            // by leaf
-	Declined   []uint32  `cbor:"9,keyasint,omitempty"`  // leaves, rising; there are some in the second Award of an auction only
-	Before     wire.Hash `cbor:"10,keyasint"` // of the Award that this one replaces after winners declined; zero: it is the first
+	Seal       wire.Hash `cbor:"6,keyasint"`           // of the Seal's envelope
+	Opened     []byte    `cbor:"7,keyasint"`           // bit i%8 of byte i/8: leaf i was opened in time
+	Wins       []Win     `cbor:"8,keyasint"`           // by leaf
+	Declined   []uint32  `cbor:"9,keyasint,omitempty"` // leaves, rising; there are some in the second Award of an auction only
+	Before     wire.Hash `cbor:"10,keyasint"`          // of the Award that this one replaces after winners declined; zero: it is the first
 }
 
 // Validate checks the limits of an award.
