@@ -176,7 +176,11 @@ func (j *job) run(b *Books, t *kv.Txn) error {
 	})
 	var two *voucher.Equivocation
 	if errors.As(err, &two) {
-		return errors.Join(err, keepFraud(t.Of(kv.Books), two))
+		err = errors.Join(err, keepFraud(t.Of(kv.Books), two))
+	}
+	var forked *Fork
+	if errors.As(err, &forked) {
+		err = errors.Join(err, keepFork(t.Of(kv.Books), forked, time.Now().UnixMilli()))
 	}
 	return err
 }

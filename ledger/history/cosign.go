@@ -68,6 +68,7 @@ func (c cosigner) Sign(text []byte) ([]byte, error) {
 type Cosigned struct {
 	Checkpoint
 	Time time.Time // by the witness's clock, in seconds
+	Note []byte    // with the log's signature and this one, and no others
 }
 
 // Trim gives a note that peer signed with no other signature than the log's own, and its checkpoint: what others wrote below it is not
@@ -113,7 +114,11 @@ func OpenCosigned(msg []byte, log, by identity.PeerID) (Cosigned, error) {
 		if err != nil || len(raw) < 4+stampSize {
 			break
 		}
-		return Cosigned{Checkpoint: cp, Time: time.Unix(int64(binary.BigEndian.Uint64(raw[4:])), 0).UTC()}, nil
+		bare, err := note.Sign(n)
+		if err != nil {
+			break
+		}
+		return Cosigned{Checkpoint: cp, Time: time.Unix(int64(binary.BigEndian.Uint64(raw[4:])), 0).UTC(), Note: bare}, nil
 	}
 	return Cosigned{}, fmt.Errorf("checkpoint note of %s: %w: witness %s did not cosign it", cp.Origin, identity.ErrSignature, by)
 }
