@@ -30,14 +30,27 @@ func (l *Lane) UnmarshalText(b []byte) error { return (*wire.Hash)(l).UnmarshalT
 // UnmarshalCBOR reads exactly 32 bytes.
 func (l *Lane) UnmarshalCBOR(b []byte) error { return (*wire.Hash)(l).UnmarshalCBOR(b) }
 
-// Channel is all that one account may come to owe another in one unit (spec: ledger, Model). The epoch rises when a ledger is restored
-// from a backup, so that a lane signed twice over a restore is told from equivocation.
+// Channel is all that one account may come to owe another in one unit (spec: ledger, Model). The epoch is that of the ledger whose device
+// signs the lanes' vouchers, as it was when they were opened. It rises when that ledger is restored from a backup, so that what was opened
+// before is told from what is opened after; an older lane goes on in its own channel. Epoch 0 is no ledger's: see [Channel.AllEpochs].
 type Channel struct {
 	Renter   identity.AccountID `cbor:"1,keyasint"` // who owes
 	Provider identity.AccountID `cbor:"2,keyasint"` // who is owed
 	Unit     money.Unit         `cbor:"3,keyasint"`
 	Epoch    uint32             `cbor:"4,keyasint"`
 }
+
+// FirstEpoch is that of a ledger that was never restored.
+const FirstEpoch uint32 = 1
+
+// AllEpochs is c over every epoch: what a payment is of, so that whoever pays need not know epochs.
+func (c Channel) AllEpochs() Channel {
+	c.Epoch = 0
+	return c
+}
+
+// Covers reports whether the channel of a lane is c, or one of its epochs if c is over all of them.
+func (c Channel) Covers(lane Channel) bool { return c == lane || c == lane.AllEpochs() }
 
 // ErrChannel says that a channel can't be one.
 var ErrChannel = errors.New("not a channel")

@@ -56,7 +56,6 @@ type Deps struct {
 	Inbox       string // folder of its own for what renters push, until it is unpacked
 	InboxBytes  int64  // that it may hold; every lot has an equal share
 	Init        string // path of the static gpufair-init
-	Epoch       uint32 // of the ledger
 	Log         *slog.Logger
 }
 
@@ -76,7 +75,6 @@ type Agent struct {
 	inbox       string
 	inboxBytes  int64
 	initPath    string
-	epochNumber uint32
 	epoch       time.Time // zero of the meters' clock
 	log         *slog.Logger
 	capacity    *capacity.Table
@@ -139,7 +137,7 @@ func New(ctx context.Context, d Deps, c Config) (*Agent, error) {
 func newAgent(d Deps, c Config) *Agent {
 	return &Agent{
 		dev: d.Device, net: d.Network, books: d.Books, board: d.Board, delegations: d.Delegations, runtime: d.Runtime, network: d.Jobnet,
-		mounts: d.Mounts, devices: d.Devices, inbox: d.Inbox, inboxBytes: d.InboxBytes, initPath: d.Init, epochNumber: d.Epoch, log: d.Log, epoch: time.Now(),
+		mounts: d.Mounts, devices: d.Devices, inbox: d.Inbox, inboxBytes: d.InboxBytes, initPath: d.Init, log: d.Log, epoch: time.Now(),
 		conf: c, wanted: map[market.LeaseID]string{}, failed: map[wire.Hash]time.Time{}, relist: make(chan struct{}, 1), keepers: map[market.LeaseID]*keeper{}, passports: map[wire.Hash]benchmark.Passport{},
 		rawPass: map[wire.Hash][]byte{}, measuring: map[wire.Hash]string{}, news: make(chan struct{}),
 	}

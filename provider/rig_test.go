@@ -100,7 +100,7 @@ func (r *rig) open(dir string) {
 	must(r.t, err)
 	r.a = newAgent(Deps{
 		Delegations: known, Device: r.owner, Books: openBooks(r.t, r.owner, r.disk, dir), Runtime: r.runtime, Jobnet: fakeNetwork{}, Mounts: r.mounts,
-		Inbox: filepath.Join(r.dir, "inbox"), InboxBytes: 1 << 30, Init: "/init", Epoch: 1, Log: quiet(),
+		Inbox: filepath.Join(r.dir, "inbox"), InboxBytes: 1 << 30, Init: "/init", Log: quiet(),
 	}, r.conf)
 	must(r.t, r.a.setLimits(r.conf))
 	must(r.t, r.a.readStore(ctx))
@@ -162,7 +162,7 @@ func (r *rig) sale() negotiate.Sale {
 	must(r.t, err)
 	var voucher []byte
 	must(r.t, r.theirs.Update(context.Background(), func(tx *books.Tx) (err error) {
-		voucher, err = tx.Promise(books.Opening{Channel: r.a.channel(accept), Lane: ledger.Lane(accept.ID()), Rate: rigRate, Devices: 1, Hold: hold})
+		voucher, err = tx.Promise(books.Opening{Channel: r.theirs.Channel(r.owner.Account(), money.Credit), Lane: ledger.Lane(accept.ID()), Rate: rigRate, Devices: 1, Hold: hold})
 		return err
 	}))
 	accept.Voucher = identity.Hash(voucher)

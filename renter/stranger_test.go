@@ -77,7 +77,7 @@ func openBooks(t *testing.T, dev *identity.Device) *books.Books {
 	store, err := kv.Open(t.Context(), &kv.Memory{}, schema)
 	must(t, err)
 	b, err := books.Open(t.Context(), books.Config{
-		Dir: t.TempDir(), Store: store, Device: dev, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Epoch: 1,
+		Dir: t.TempDir(), Store: store, Device: dev, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Limits: map[money.Unit]ledger.Limits{money.Credit: {Stranger: 1 << 40, StrangersTotal: 1 << 40, KnownPercent: 50, KnownCap: 1 << 40}},
 	})
 	must(t, err)

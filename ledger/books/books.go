@@ -30,8 +30,8 @@ import (
 var (
 	// ErrReadOnly says that the ledger is behind its own proofs or damaged: it is shown, and nothing is written.
 	ErrReadOnly = errors.New("ledger is read-only")
-	// ErrBehind says that store and journal together are shorter than the head note.
-	ErrBehind = errors.New("ledger is behind its head note")
+	// ErrBehind says that store and journal together are shorter than the head note, or than a head that a peer holds.
+	ErrBehind = errors.New("ledger is behind what was signed for it")
 	// ErrCorrupt says that a stored record can't be what was written.
 	ErrCorrupt = errors.New("ledger is damaged")
 	// ErrForged says that a signature or the log does not fit what was signed.
@@ -56,7 +56,6 @@ type Config struct {
 	Disk   disk.Disk        // where they lie; nil means in Dir on this machine
 	Store  *kv.Store        // the books write their own owner's keys, and what callers write in transactions
 	Device *identity.Device // signs checkpoints, vouchers, receipts and settlements
-	Epoch  uint32           // of this ledger's log and channels; rises with a restore from a backup
 	Limits map[money.Unit]ledger.Limits
 	Log    *slog.Logger
 }
@@ -75,6 +74,7 @@ type Books struct {
 	disk   disk.Disk
 	self   identity.AccountID
 	cap    money.Micro // of this device's delegation
+	epoch  uint32
 
 	mu       sync.Mutex
 	limits   map[money.Unit]ledger.Limits // guarded by mu
@@ -116,7 +116,10 @@ func Open(ctx context.Context, c Config) (*Books, error) {
 	if err := b.replay(ctx); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	if err := b.compareHead(ctx); err != nil {
+	if err := b.readEpoch(ctx); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	if err := errors.Join(b.compareHead(ctx), b.compareBehind(ctx)); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	if b.readOnly != nil {
@@ -269,7 +272,7 @@ func (b *Books) Device() *identity.Device { return b.config.Device }
 
 // Channel is the channel in which this account rents from provider.
 func (b *Books) Channel(provider identity.AccountID, u money.Unit) ledger.Channel {
-	return ledger.Channel{Renter: b.self, Provider: provider, Unit: u, Epoch: b.config.Epoch}
+	return ledger.Channel{Renter: b.self, Provider: provider, Unit: u, Epoch: b.epoch}
 }
 
 // Close writes the head note and closes the journal, after the batch under way. The store stays open.
@@ -324,7 +327,7 @@ func (r *Reader) Checkpoint() ([]byte, error) {
 	}
 	dev := r.b.config.Device
 	cp := history.Checkpoint{
-		Origin: history.Origin{Peer: dev.Peer(), Epoch: uint64(r.b.config.Epoch)}, Size: h.Size, Root: history.Hash(h.Root),
+		Origin: history.Origin{Peer: dev.Peer(), Epoch: uint64(r.b.epoch)}, Size: h.Size, Root: history.Hash(h.Root),
 	}
 	return cp.Sign(dev.SignNote)
 }

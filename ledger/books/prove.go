@@ -75,7 +75,7 @@ func (g *gathering) delegation(h wire.Hash) error {
 
 // signed notes what a record needs beside itself: its delegation, and the extension of its checkpoint if that is of this log.
 func (g *gathering) signed(h identity.Header, delegation wire.Hash, checkpoint []byte) error {
-	if cp, err := history.Open(checkpoint, g.r.b.config.Device.Peer()); err == nil && cp.Origin.Epoch == uint64(g.r.b.config.Epoch) &&
+	if cp, err := history.Open(checkpoint, g.r.b.config.Device.Peer()); err == nil && cp.Origin.Epoch == uint64(g.r.b.epoch) &&
 		h.Device == g.r.b.config.Device.Peer() {
 		g.sizes[cp.Size] = true
 	}
@@ -148,7 +148,7 @@ func (g *gathering) settlements(l Lane) error {
 	}
 	var all []one
 	err := g.r.Settlements(func(_ wire.Hash, s voucher.Settlement, v Settled) error {
-		if v.State != Refused && s.Channel == l.Channel && slices.ContainsFunc(s.Lanes, func(a voucher.LaneAmount) bool { return a.Lane == l.Lane }) {
+		if v.State != Refused && s.Channel.Covers(l.Channel) && slices.ContainsFunc(s.Lanes, func(a voucher.LaneAmount) bool { return a.Lane == l.Lane }) {
 			all = append(all, one{s, v})
 		}
 		return nil

@@ -134,7 +134,7 @@ func (r *Reader) Newest(c ledger.Channel) ([][]byte, error) {
 	}
 	var out [][]byte
 	for _, l := range lanes {
-		if l.Channel != c || l.Seq == 0 || l.Owed() <= l.Settled {
+		if !c.Covers(l.Channel) || l.Seq == 0 || l.Owed() <= l.Settled {
 			continue
 		}
 		b, err := r.Voucher(l.Lane, l.Seq)

@@ -35,7 +35,6 @@ type Desk struct {
 	Settle *settle.Service
 	Unit   money.Unit  // the default unit
 	Role   ledger.Role // this account's usual side of a channel
-	Epoch  uint32
 	// Peer finds the device on which an account was last dealt with.
 	Peer func(ctx context.Context, account identity.AccountID) (identity.PeerID, error)
 	// Lanes finds the lanes whose ids start so.
@@ -55,6 +54,7 @@ func Register(a huma.API, d Desk) {
 		return v, fail(err)
 	})
 	d.entries(a)
+	d.owed(a)
 	d.credit(a)
 	d.settlements(a)
 }
@@ -276,6 +276,8 @@ func fail(err error) error {
 		return nil
 	case errors.Is(err, books.ErrNoSettlement), errors.Is(err, books.ErrNoLane):
 		return serve.Fail(http.StatusNotFound, err, "")
+	case errors.Is(err, identity.ErrPower):
+		return serve.Fail(http.StatusConflict, err, "settle on a device of the account that may pay, or link this one again with the power it needs")
 	case errors.Is(err, books.ErrPaid):
 		return serve.Fail(http.StatusConflict, err, "give this payment its own reference")
 	case errors.Is(err, books.ErrReadOnly):

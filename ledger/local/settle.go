@@ -48,7 +48,7 @@ func (d Desk) payment(ctx context.Context, in statement.SettleRequest) (books.Pa
 	if in.Unit != "" {
 		unit = money.Unit(in.Unit)
 	}
-	c := ledger.Channel{Renter: d.Books.Self(), Provider: account, Unit: unit, Epoch: d.Epoch}
+	c := ledger.Channel{Renter: d.Books.Self(), Provider: account, Unit: unit}
 	if d.Role == ledger.AsProvider {
 		c.Renter, c.Provider = account, d.Books.Self()
 	}

@@ -33,7 +33,7 @@ func TestSettleCountsWhatWaits(t *testing.T) {
 	must(err)
 	t.Cleanup(func() { b.Close() })
 	d := Desk{Books: b, Unit: money.Credit, Role: ledger.AsRenter}
-	c := b.Channel(identity.AccountID{7}, money.Credit)
+	c := b.Channel(identity.AccountID{7}, money.Credit).AllEpochs()
 	update := func(f func(tx *books.Tx) error) {
 		t.Helper()
 		must(b.Update(t.Context(), f))

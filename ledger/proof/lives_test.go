@@ -179,7 +179,7 @@ func TestPowers(t *testing.T) {
 		must(t, err)
 		cp := head(t, history.Empty(history.Origin{Peer: dev.Peer()}), &party{dev: dev})
 		f := proof.File{
-			Account: provider.Self(), Channel: ledger.Channel{Renter: dev.Account(), Provider: provider.Self(), Unit: money.Credit}, Lane: lease,
+			Account: provider.Self(), Channel: ledger.Channel{Renter: dev.Account(), Provider: provider.Self(), Unit: money.Credit, Epoch: 1}, Lane: lease,
 			Delegations: [][]byte{delegation, provider.dev.Delegation()}, Checkpoint: head(t, history.Empty(history.Origin{Peer: provider.dev.Peer()}), provider),
 		}
 		opening, err := voucher.Sign(dev, voucher.Voucher{Channel: f.Channel, Lane: lease, Checkpoint: cp})

@@ -353,16 +353,16 @@ func TestForgedRecords(t *testing.T) {
 		"a voucher that falls":    {w.provider, func(f *proof.File) { f.Vouchers = append(f.Vouchers, w.sign(t, *f, lease, 4, 6999, f.Vouchers[1])) }, proof.Forged, "voucher 4"},
 		"a voucher after another": {w.provider, func(f *proof.File) { f.Vouchers = append(f.Vouchers, w.sign(t, *f, lease, 4, 8000, f.Vouchers[0])) }, proof.Forged, "voucher 4"},
 		"two heads": {w.renter, func(f *proof.File) { // of the size at which voucher 0 was signed
-			f.Checkpoint = head(t, history.Checkpoint{Origin: history.Origin{Peer: w.renter.dev.Peer()}, Root: history.Hash{1}}, w.renter)
+			f.Checkpoint = head(t, history.Checkpoint{Origin: history.Origin{Peer: w.renter.dev.Peer(), Epoch: 1}, Root: history.Hash{1}}, w.renter)
 		}, proof.Forged, "checkpoint in voucher 0"},
 		"a rewritten log": {w.renter, func(f *proof.File) {
-			f.Checkpoint = head(t, history.Checkpoint{Origin: history.Origin{Peer: w.renter.dev.Peer()}, Size: 100, Root: history.Hash{1}}, w.renter)
+			f.Checkpoint = head(t, history.Checkpoint{Origin: history.Origin{Peer: w.renter.dev.Peer(), Epoch: 1}, Size: 100, Root: history.Hash{1}}, w.renter)
 		}, proof.Corrupt, "checkpoint in"},
 		"a head of nobody": {w.renter, func(f *proof.File) {
 			f.Checkpoint = head(t, history.Empty(history.Origin{Peer: stranger.dev.Peer()}), stranger)
 		}, proof.Corrupt, "checkpoint"},
 		"an older head": {w.renter, func(f *proof.File) {
-			f.Checkpoint, f.Entries, f.Settlements = head(t, history.Empty(history.Origin{Peer: w.renter.dev.Peer()}), w.renter), nil, nil
+			f.Checkpoint, f.Entries, f.Settlements = head(t, history.Empty(history.Origin{Peer: w.renter.dev.Peer(), Epoch: 1}), w.renter), nil, nil
 		}, proof.Behind, "checkpoint"},
 		"an older voucher": {w.renter, func(f *proof.File) {
 			f.Vouchers, f.Receipt, f.Segments = [][]byte{f.Vouchers[0], w.sign(t, *f, lease, 1, 2000, f.Vouchers[0])}, nil, nil

@@ -119,8 +119,9 @@ func (s *Service) ask(ctx context.Context, peer identity.PeerID, a Ask) (Answer,
 }
 
 // Exchange brings the channel's newest vouchers to its provider and their receipts to its renter, whichever side calls. A voucher that
-// was not taken is [ErrNotTaken], after all others were.
+// was not taken is [ErrNotTaken], after all others were. It is over all epochs of the channel.
 func (s *Service) Exchange(ctx context.Context, peer identity.PeerID, c ledger.Channel) error {
+	c = c.AllEpochs()
 	if c.RoleOf(s.c.Books.Self()) == ledger.AsRenter {
 		return s.give(ctx, peer, c)
 	}
@@ -202,7 +203,7 @@ func (s *Service) fetch(ctx context.Context, peer identity.PeerID, c ledger.Chan
 func takeVouchers(t *books.Tx, c ledger.Channel, vouchers [][]byte) (receipts [][]byte, refused error) {
 	for _, raw := range vouchers {
 		v, err := voucher.Open(raw)
-		if err == nil && v.Channel != c {
+		if err == nil && !c.Covers(v.Channel) {
 			err = voucher.ErrLane
 		}
 		var got books.Accepted

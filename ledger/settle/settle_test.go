@@ -277,10 +277,10 @@ func TestStrangers(t *testing.T) {
 		stranger := newSide(t, n, 0, nil)
 		n.Mesh()
 		c := owe(t, renter, provider, 1, 1000)
-		proposal, err := voucher.SignSettlement(renter.dev, voucher.Settlement{Channel: c, Nonce: wire.Hash{1}, Amount: 5, Method: "manual"})
+		proposal, err := voucher.SignSettlement(renter.dev, voucher.Settlement{Channel: c.AllEpochs(), Nonce: wire.Hash{1}, Amount: 5, Method: "manual"})
 		must(t, err)
 		much, err := voucher.SignSettlement(renter.dev, voucher.Settlement{
-			Channel: c, Nonce: wire.Hash{1}, Amount: 5, Method: "manual", Lanes: []voucher.LaneAmount{{Lane: ledger.Lane{1}, Amount: 1 << 40}},
+			Channel: c.AllEpochs(), Nonce: wire.Hash{1}, Amount: 5, Method: "manual", Lanes: []voucher.LaneAmount{{Lane: ledger.Lane{1}, Amount: 1 << 40}},
 		})
 		must(t, err)
 		other := c
@@ -291,16 +291,16 @@ func TestStrangers(t *testing.T) {
 			ask  settle.Ask
 			want p2p.Kind
 		}{
-			"another's channel":         {stranger, settle.Ask{Channel: c, Delegation: stranger.dev.Delegation(), Proposal: proposal}, p2p.KindForbidden},
-			"another's delegation":      {stranger, settle.Ask{Channel: c, Delegation: renter.dev.Delegation(), Proposal: proposal}, p2p.KindForbidden},
-			"another's proposal":        {stranger, settle.Ask{Channel: other, Delegation: stranger.dev.Delegation(), Proposal: proposal}, p2p.KindBadRequest},
+			"another's channel":         {stranger, settle.Ask{Channel: c.AllEpochs(), Delegation: stranger.dev.Delegation(), Proposal: proposal}, p2p.KindForbidden},
+			"another's delegation":      {stranger, settle.Ask{Channel: c.AllEpochs(), Delegation: renter.dev.Delegation(), Proposal: proposal}, p2p.KindForbidden},
+			"another's proposal":        {stranger, settle.Ask{Channel: other.AllEpochs(), Delegation: stranger.dev.Delegation(), Proposal: proposal}, p2p.KindBadRequest},
 			"no delegation":             {renter, settle.Ask{Channel: c, Proposal: proposal}, p2p.KindBadRequest},
-			"garbage":                   {renter, settle.Ask{Channel: c, Delegation: renter.dev.Delegation(), Proposal: []byte("x")}, p2p.KindBadRequest},
-			"too many vouchers":         {renter, settle.Ask{Channel: c, Delegation: renter.dev.Delegation(), Vouchers: many}, p2p.KindBadRequest},
+			"garbage":                   {renter, settle.Ask{Channel: c.AllEpochs(), Delegation: renter.dev.Delegation(), Proposal: []byte("x")}, p2p.KindBadRequest},
+			"too many vouchers":         {renter, settle.Ask{Channel: c.AllEpochs(), Delegation: renter.dev.Delegation(), Vouchers: many}, p2p.KindBadRequest},
 			"no channel":                {renter, settle.Ask{Delegation: renter.dev.Delegation()}, p2p.KindBadRequest},
-			"lanes that are not here":   {renter, settle.Ask{Channel: c, Delegation: renter.dev.Delegation(), Proposal: much}, p2p.KindConflict},
-			"countersigned nothing":     {renter, settle.Ask{Channel: c, Delegation: renter.dev.Delegation(), Counter: proposal}, p2p.KindNotFound},
-			"refuses what is not there": {renter, settle.Ask{Channel: c, Delegation: renter.dev.Delegation(), Refused: &settle.Refusal{}}, p2p.KindNotFound},
+			"lanes that are not here":   {renter, settle.Ask{Channel: c.AllEpochs(), Delegation: renter.dev.Delegation(), Proposal: much}, p2p.KindConflict},
+			"countersigned nothing":     {renter, settle.Ask{Channel: c.AllEpochs(), Delegation: renter.dev.Delegation(), Counter: proposal}, p2p.KindNotFound},
+			"refuses what is not there": {renter, settle.Ask{Channel: c.AllEpochs(), Delegation: renter.dev.Delegation(), Refused: &settle.Refusal{}}, p2p.KindNotFound},
 		} {
 			err := p2p.Call(t.Context(), x.from.net, provider.dev.Peer(), protocol, x.ask, &settle.Answer{}, 1<<20)
 			var refusal *p2p.Error

@@ -11,7 +11,8 @@ import (
 	"github.com/gpufair/gpufair/p2p/wire"
 )
 
-// Settlement records a payment from the channel's renter to its provider that was made outside. Either side proposes it, and it counts
+// Settlement records a payment from the channel's renter to its provider that was made outside. The channel is over all epochs, and so
+// are its lanes. Either side proposes it, and it counts
 // when the other has signed the same terms with Proposal set to the hash of the proposal. It may exceed what is owed: the surplus is
 // prepaid.
 type Settlement struct {
@@ -61,6 +62,8 @@ func (s Settlement) Validate() error {
 	switch {
 	case s.Channel.Validate() != nil:
 		return fmt.Errorf("settlement: %w", s.Channel.Validate())
+	case s.Channel != s.Channel.AllEpochs():
+		return fmt.Errorf("settlement: %w: it is of epoch %d: a payment is of all", ErrSettlement, s.Channel.Epoch)
 	case s.Channel.RoleOf(s.Account) == 0:
 		return fmt.Errorf("settlement: %w: account %s is no side of the channel", ErrSettlement, s.Account.Short())
 	case s.Amount == 0 || s.Amount > money.Max:

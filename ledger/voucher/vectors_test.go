@@ -30,7 +30,7 @@ func TestVectors(t *testing.T) {
 		Evidence: hash("evidence"),
 	})
 	terms := voucher.Settlement{
-		Header: renter.Header(1), Delegation: renter.DelegationHash(), Channel: ch, Nonce: hash("nonce"), Amount: 1_166, Method: "manual",
+		Header: renter.Header(1), Delegation: renter.DelegationHash(), Channel: ch.AllEpochs(), Nonce: hash("nonce"), Amount: 1_166, Method: "manual",
 		Reference: "invoice 7", Lanes: []voucher.LaneAmount{{Lane: lane, Amount: 1_166}}, Time: 1_796_029_200_000,
 	}
 	proposal, proposalRaw := identitytest.Signed(t, "settlement, proposed by the renter", renter, voucher.DomainSettlement, terms)

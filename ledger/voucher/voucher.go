@@ -62,6 +62,8 @@ func (v Voucher) Validate() error {
 	switch {
 	case v.Channel.Validate() != nil:
 		return fmt.Errorf("voucher %d of lane %s: %w", v.Seq, v.Lane.Short(), v.Channel.Validate())
+	case v.Channel.Epoch < ledger.FirstEpoch:
+		return fmt.Errorf("voucher %d of lane %s: %w: of no epoch", v.Seq, v.Lane.Short(), ErrLane)
 	case v.Account != v.Channel.Renter:
 		return fmt.Errorf("voucher %d of lane %s: %w: signed for account %s", v.Seq, v.Lane.Short(), ErrSigner, v.Account.Short())
 	case v.Amount > money.Max || v.Quantity > uint64(money.Max):
@@ -83,9 +85,13 @@ type Signed struct {
 	Hash wire.Hash
 }
 
-// Sign makes a voucher of v's fields by dev. The header and delegation are filled in.
+// Sign makes a voucher of v's fields by dev. The header is filled in, and the delegation where v has none: a lane goes on under the one
+// that it was opened with, though the device got another since.
 func Sign(dev *identity.Device, v Voucher) (Signed, error) {
-	v.Header, v.Delegation = dev.Header(version), dev.DelegationHash()
+	v.Header = dev.Header(version)
+	if v.Delegation.IsZero() {
+		v.Delegation = dev.DelegationHash()
+	}
 	if err := v.Validate(); err != nil {
 		return Signed{}, err
 	}

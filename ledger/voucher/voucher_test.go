@@ -78,7 +78,7 @@ type world struct {
 func newWorld(tb testing.TB) world {
 	tb.Helper()
 	w := world{renter: newSide(tb), provider: newSide(tb)}
-	c := ledger.Channel{Renter: w.renter.dev.Account(), Provider: w.provider.dev.Account(), Unit: money.Credit}
+	c := ledger.Channel{Renter: w.renter.dev.Account(), Provider: w.provider.dev.Account(), Unit: money.Credit, Epoch: 1}
 	w.lane = voucher.Lane{
 		Channel: c, Lane: ledger.Lane{7}, Device: w.renter.dev.Peer(), Powers: powersOf(tb, w.renter.dev), Proof: w.renter.dev.DelegationHash(),
 	}
@@ -218,7 +218,7 @@ func TestValidate(t *testing.T) {
 
 func proposal(w world) voucher.Settlement {
 	return voucher.Settlement{
-		Channel: w.lane.Channel, Nonce: wire.Hash{1}, Amount: 500, Method: "manual", Reference: "invoice 7", Time: 1,
+		Channel: w.lane.Channel.AllEpochs(), Nonce: wire.Hash{1}, Amount: 500, Method: "manual", Reference: "invoice 7", Time: 1,
 		Lanes: []voucher.LaneAmount{{Lane: ledger.Lane{1}, Amount: 5}, {Lane: ledger.Lane{2}, Amount: 7}},
 	}
 }

@@ -37,20 +37,17 @@ import (
 	"github.com/gpufair/gpufair/p2p/local/serve"
 )
 
-// Epoch is the ledger's epoch. It rises with a restore from a backup, which comes with the ledger's issue; both sides of a channel name
-// the same one.
-const Epoch = 1
-
 // Config says what a daemon is opened with.
 type Config struct {
-	Program string      // "gpufaird" or "gpufair agent": whom messages tell people to stop
-	Title   string      // of the API's description
-	Dirs    cli.Dirs    // made if they are missing
-	State   string      // folder of identity, ledger and blobs; empty: Dirs.State
-	Socket  string      // of the local API; empty: Dirs.Socket("api.sock")
-	Network NetConfig   // of the config file
-	Unit    money.Unit  // the default unit of the ledger's verbs
-	Role    ledger.Role // this account's usual side of a channel
+	Program string          // "gpufaird" or "gpufair agent": whom messages tell people to stop
+	Title   string          // of the API's description
+	Dirs    cli.Dirs        // made if they are missing
+	State   string          // folder of identity, ledger and blobs; empty: Dirs.State
+	Socket  string          // of the local API; empty: Dirs.Socket("api.sock")
+	Network NetConfig       // of the config file
+	Unit    money.Unit      // the default unit of the ledger's verbs
+	Role    ledger.Role     // this account's usual side of a channel
+	Needs   identity.Powers // that this device must have of its account; none: all verbs say for themselves
 	Log     *slog.Logger
 }
 
@@ -64,6 +61,7 @@ type Base struct {
 	Delegations *delegation.Directory
 	Board       *announce.Board
 	Settle      *settle.Service
+	Claims      *settle.Claims
 	Server      *serve.Server        // register the agent's operations on Server.API() before Run
 	Metrics     *prometheus.Registry // served at /metrics of the socket
 	Since       time.Time
@@ -123,6 +121,20 @@ func (b *Base) openIdentity(context.Context) error {
 		b.Log.Info("new identity", "account", dev.Account(), "dir", IdentityDir(b.State))
 	}
 	b.Device = dev
+	return b.checkPowers()
+}
+
+// checkPowers refuses to start what the account does not let this device do.
+func (b *Base) checkPowers() error {
+	d, err := identity.OpenDelegation(b.Device.Delegation())
+	if err != nil {
+		return cli.Fail(cli.ExitSystem, "open the identity", err, "the text above says which file; keys are never overwritten")
+	}
+	if d.Powers&b.Needs != b.Needs {
+		return cli.Fail(cli.ExitRefused, "start "+b.Program, fmt.Errorf("%w: the account lets this device %q, this takes %q",
+			identity.ErrPower, d.Powers, b.Needs), "on the PC that has the account's key: identity link with --powers trade,pay,provide and the\n"+
+			"request that `identity link` prints here")
+	}
 	return nil
 }
 
@@ -146,12 +158,15 @@ func (b *Base) openStore(ctx context.Context) error {
 	}
 	b.onClose(b.Store.Close)
 	b.Books, err = books.Open(ctx, books.Config{
-		Dir: filepath.Join(dir, "ledger"), Store: b.Store, Device: b.Device, Epoch: Epoch, Log: b.Log.With("part", "ledger"),
+		Dir: filepath.Join(dir, "ledger"), Store: b.Store, Device: b.Device, Log: b.Log.With("part", "ledger"),
 	})
 	if err != nil {
 		return cli.Fail(cli.ExitSystem, "open the ledger", err, "keep a copy of "+dir+" before anything else; the text above says what is wrong")
 	}
 	b.onClose(b.Books.Close)
+	if err := b.Books.KeepOwn(ctx); err != nil { // a full disk, say: the next start tries again
+		b.Log.Warn("own delegation not kept with the ledger", "err", err)
+	}
 	return nil
 }
 
@@ -190,7 +205,7 @@ func (b *Base) openTalk(context.Context) error {
 		return err
 	}
 	b.Network.Handle(settlements, settle.Limits(), b.Settle.Handler())
-	return nil
+	return b.openClaims()
 }
 
 func (b *Base) openServer(context.Context) error {
@@ -224,7 +239,7 @@ func (b *Base) Register(a Agent) { b.Operations(b.Server.API(), a) }
 func (b *Base) Operations(to huma.API, a Agent) {
 	serve.Meet(to, meeting{b, a.Checks})
 	ledgerlocal.Register(to, ledgerlocal.Desk{
-		Books: b.Books, Settle: b.Settle, Unit: b.Unit, Role: b.Role, Epoch: Epoch, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records,
+		Books: b.Books, Settle: b.Settle, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records,
 	})
 }
 
