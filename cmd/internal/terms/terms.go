@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/meter"
 	"github.com/gpufair/gpufair/ledger/money"
@@ -71,7 +72,7 @@ func (r *reading) read(a proof.Attachment) (string, error) {
 	case market.DomainOffer:
 		o, err := market.OpenOffer(a.Data)
 		r.offer, r.hash = &o, identity.Hash(a.Data).String()
-		return fmt.Sprintf("the provider's offer of %s with %d lots in %s", when(o.IssuedAt), len(o.Lots), o.Unit), err
+		return fmt.Sprintf("the provider's offer of %s with %s in %s", when(o.IssuedAt), cli.Count(len(o.Lots), "lot"), o.Unit), err
 	case market.DomainAccept:
 		x, err := market.OpenAccept(a.Data)
 		r.accept = &x
@@ -79,17 +80,17 @@ func (r *reading) read(a proof.Attachment) (string, error) {
 	case market.DomainLease:
 		l, err := market.OpenLease(a.Data)
 		r.lease = &l
-		return fmt.Sprintf("the provider lets %d devices for that order, and holds %v of the renter's credit", len(l.Slots), l.Hold), err
+		return fmt.Sprintf("the provider lets %s for that order, and holds %v of the renter's credit", cli.Count(len(l.Slots), "device"), l.Hold), err
 	case market.DomainReady:
 		_, err := market.OpenReady(a.Data)
 		return "the renter has the lease", err
 	case market.DomainRelease:
 		x, err := market.OpenRelease(a.Data)
-		return fmt.Sprintf("the renter gives the lease up (%s); its last beat was %d, which claimed %v", x.Reason.Clean(), x.Beat, x.Charge), err
+		return fmt.Sprintf("the renter gives the lease up (%s); its last beat was %d, which claimed %v", x.Reason.Clean().Code, x.Beat, x.Charge), err
 	case market.DomainEnd:
 		e, err := market.OpenEnd(a.Data)
 		r.end = &e
-		return fmt.Sprintf("the provider ends the lease (%s) at %v in all for %v of running%s", e.Reason.Clean(), e.Charge, millis(e.Billable), exit(e.Exit)), err
+		return fmt.Sprintf("the provider ends the lease (%s) at %v in all for %v of running%s", e.Reason.Clean().Code, e.Charge, millis(e.Billable), exit(e.Exit)), err
 	}
 	return "", nil // of a wing that this release does not know: signed, about the lease, and not read
 }
