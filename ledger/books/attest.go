@@ -312,7 +312,7 @@ func (t *Tx) Suspect(device identity.PeerID, why string) error {
 	if w.Suspect == "" {
 		w.Since = t.now.UnixMilli()
 	}
-	why = strings.ToValidUTF8(why[:min(len(why), maxWhy)], "?")
+	why = strings.ToValidUTF8(why[:min(len(why), maxSuspicion)], "?")
 	if w.Suspect == why {
 		return nil
 	}

@@ -42,9 +42,9 @@ func (f *Fork) Unwrap() error { return ErrFork }
 // Bounds of what is kept of others' logs: of a device, at most maxEpochs logs with a checked head and seenSlots others each. Devices
 // themselves are as many as have signed records of money here.
 const (
-	maxEpochs = 4
-	seenSlots = 8
-	maxWhy    = 200 // bytes of what is suspicious
+	maxEpochs    = 4
+	seenSlots    = 8
+	maxSuspicion = 200 // bytes of what is suspicious
 )
 
 // MaxKnown is how many heads of one log a peer is asked about at once: the checked one, and those seen since.
