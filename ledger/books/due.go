@@ -96,7 +96,10 @@ func (t *Tx) setDue(role ledger.Role, u money.Unit, peer identity.AccountID) err
 		return err
 	}
 	a.DueAt = ages.Due
-	return save(t.own, accountKey(role, u, peer), a)
+	if err := save(t.own, accountKey(role, u, peer), a); err != nil || a.DueAt != 0 {
+		return err
+	}
+	return t.own.Delete(reminderKey(role, u, peer)) // nothing is left that it was about
 }
 
 // newestEnded gives the newest of an account's ended lanes until they come to as much as is left.

@@ -29,6 +29,7 @@ import (
 //	vh/<voucher hash>            lane and sequence
 //	r/<voucher hash>             receipt as signed
 //	seg/<lane>                   rate segments of the newest voucher
+//	ev/<lane>/<place>            [Interval]: evidence of an interval and the voucher that paid it
 //	d/<hash>                     delegation as signed
 //	hold/<id>                    [Held]: a hold that no lane has
 //	due/<role><unit>/<peer>/<end><lane>  lanes that have ended, newest first: the end is inverted

@@ -39,21 +39,10 @@ func (a Ask) changes() bool {
 
 // authorize checks that the peer is a device of the channel's other side.
 func (s *Service) authorize(from identity.PeerID, a Ask) error {
-	if len(a.Vouchers) > maxVouchers || len(a.Delegation) > maxDelegation {
+	if len(a.Vouchers) > maxVouchers {
 		return p2p.Errorf(p2p.KindBadRequest, "at most %d vouchers in one message", maxVouchers)
 	}
-	if err := a.Channel.Validate(); err != nil {
-		return p2p.Errorf(p2p.KindBadRequest, "%v", err)
-	}
-	d, err := identity.OpenDelegation(a.Delegation)
-	if err != nil {
-		return err
-	}
-	self := s.c.Books.Self()
-	if d.Device != from || a.Channel.RoleOf(self) == 0 || d.Account != a.Channel.Peer(self) {
-		return p2p.Errorf(p2p.KindForbidden, "device %s is on no side of this channel", from.Short())
-	}
-	return nil
+	return onSide(s.c.Books.Self(), from, a.Channel, a.Delegation)
 }
 
 // apply does what a asks, in one transaction.
@@ -172,7 +161,7 @@ func toPeer(err error) error {
 		kind = p2p.KindUnavailable
 	case errors.Is(err, books.ErrWaiting):
 		kind = p2p.KindBusy
-	case errors.Is(err, books.ErrNoSettlement):
+	case errors.Is(err, books.ErrNoSettlement), errors.Is(err, books.ErrNoLane):
 		kind = p2p.KindNotFound
 	case errors.Is(err, books.ErrDelegation), errors.Is(err, books.ErrRole), errors.Is(err, identity.ErrPower):
 		kind = p2p.KindForbidden

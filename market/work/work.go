@@ -23,6 +23,8 @@ const (
 	ProtoLogs     = "logs"     // a job's output from an offset on
 	ProtoBlob     = "blob"     // chunks by hash, both ways
 	ProtoSettle   = "settle"   // newest vouchers, settlements
+	ProtoWitness  = "witness"  // how each other's ledgers grew, cosignatures
+	ProtoClaims   = "claims"   // reminders, disputes, payment details
 )
 
 // State is where a lease stands (spec: jobs, Life of a lease).

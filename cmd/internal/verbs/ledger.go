@@ -35,7 +35,7 @@ func (d *Daemon) Ledger() *cobra.Command {
 	}
 	show := d.ledgerShow()
 	c.RunE = show.RunE
-	c.AddCommand(show, d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerProof(), d.ledgerExport())
+	c.AddCommand(show, d.ledgerOwed(), d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerProof(), d.ledgerExport())
 	return c
 }
 
@@ -59,6 +59,11 @@ func (d *Daemon) ledgerShow() *cobra.Command {
 				d.Note("the ledger is read-only: %s", cli.Clean(v.ReadOnly))
 			}
 			d.Note("%s, root %s", cli.Count(v.Entries, "entry"), short(v.Root))
+			owed, err := get[statement.Owed](cmd.Context(), d, "show what is owed", "/ledger/owed")
+			if err != nil {
+				return err
+			}
+			d.noteDue(owed.Owed, now)
 			return tab.Print()
 		},
 	}

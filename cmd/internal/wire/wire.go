@@ -205,6 +205,13 @@ func (b *Base) openTalk(context.Context) error {
 		return err
 	}
 	b.Network.Handle(settlements, settle.Limits(), b.Settle.Handler())
+	witness := p2p.ProtocolID(b.name, work.ProtoWitness)
+	if b.Witness, err = settle.NewWitness(settle.WitnessConfig{
+		Network: b.Network, Protocol: witness, Books: b.Books, Log: b.Log.With("part", "witness"),
+	}); err != nil {
+		return err
+	}
+	b.Network.Handle(witness, settle.WitnessLimits(), b.Witness.Handler())
 	return b.openClaims()
 }
 
@@ -256,6 +263,7 @@ func (b *Base) Run(ctx context.Context, parts ...Part) error {
 	g.Go("store", b.db.Run)
 	g.Go("network", b.Network.Run)
 	g.Go("board", b.Board.Run)
+	g.Go("witness", b.Witness.Run)
 	for _, p := range parts {
 		g.Go(p.Name, p.Run)
 	}

@@ -1,0 +1,26 @@
+package wire
+
+import (
+	"context"
+
+	"github.com/gpufair/gpufair/ledger/settle"
+	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
+)
+
+// openClaims makes the conversation about what is owed.
+func (b *Base) openClaims() (err error) {
+	protocol := p2p.ProtocolID(b.name, work.ProtoClaims)
+	b.Claims, err = settle.NewClaims(settle.ClaimsConfig{Network: b.Network, Protocol: protocol, Books: b.Books, Log: b.Log.With("part", "claims")})
+	if err != nil {
+		return err
+	}
+	b.Network.Handle(protocol, settle.ClaimLimits(), b.Claims.Handler())
+	return nil
+}
+
+// Reminders is the part that reminds those who owe this account of what is due.
+func (b *Base) Reminders(peerOf func(context.Context, identity.AccountID) (identity.PeerID, error)) Part {
+	return Part{Name: "reminders", Run: func(ctx context.Context) error { return b.Claims.Remind(ctx, peerOf) }}
+}

@@ -1,0 +1,48 @@
+package books
+
+import (
+	"time"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/statement"
+	"github.com/gpufair/gpufair/p2p/identity"
+)
+
+// ShowOwed gives what is owed by counterparty, unit and direction, by age. Who owes nothing, has nothing prepaid and nothing written off
+// is left out.
+func (r *Reader) ShowOwed() (statement.Owed, error) {
+	out := statement.Owed{Owed: []statement.Debt{}}
+	err := r.eachStanding(func(role ledger.Role, u money.Unit, peer identity.AccountID, a Account) error {
+		if a.Owed == 0 && a.BadDebt == 0 {
+			return nil
+		}
+		ages, err := r.ages(role, u, peer)
+		if err != nil {
+			return err
+		}
+		d := statement.Debt{
+			Account: peer.String(), Role: role.String(), Unit: string(u), Owed: ages.Owed.String(), Since: maybe(ages.Since), DueAt: maybe(ages.Due),
+			Late: a.Late, NotDue: ages.Ages[ledger.NotDue].String(), Due: ages.Ages[ledger.DueNow].String(),
+			Overdue30: ages.Ages[ledger.Overdue30].String(), Overdue60: ages.Ages[ledger.Overdue60].String(),
+			Overdue90: ages.Ages[ledger.Overdue90].String(), Overdue: ages.Ages[ledger.Overdue].String(),
+			Prepaid: ledger.Positive(-a.Owed).String(), WrittenOff: a.BadDebt.String(), LastPayment: maybe(a.LastPaid),
+		}
+		m, ok, err := r.Reminder(role, u, peer)
+		if ok && a.DueAt != 0 && (role == ledger.AsRenter || m.Due == a.DueAt) {
+			d.Reminders, d.RemindedAt = m.Number, maybe(m.Sent)
+		}
+		out.Owed = append(out.Owed, d)
+		return err
+	})
+	return out, err
+}
+
+// maybe is a time that may not be, in Unix milliseconds.
+func maybe(ms int64) *time.Time {
+	if ms == 0 {
+		return nil
+	}
+	t := when(ms)
+	return &t
+}

@@ -1,0 +1,188 @@
+package settle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/voucher"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
+)
+
+// maxClaim bounds a message of the conversation about claims, in bytes.
+const maxClaim = 2*voucher.MaxVoucher + voucher.MaxReceipt + 8192
+
+// ClaimLimits is what that conversation may cost.
+func ClaimLimits() p2p.Limits { return p2p.Limits{Streams: 16, PeerStreams: 2, Idle: 30 * time.Second} }
+
+// ClaimsConfig is what the conversation about claims needs.
+type ClaimsConfig struct {
+	Network  p2p.Network
+	Protocol p2p.Protocol
+	Books    *books.Books
+	Log      *slog.Logger
+}
+
+// Claims is the conversation about what is owed: reminders of payments that are due. It moves no debt. Safe for concurrent use.
+type Claims struct{ c ClaimsConfig }
+
+// NewClaims makes the conversation; the caller serves its Handler.
+func NewClaims(c ClaimsConfig) (*Claims, error) {
+	if c.Network == nil || c.Books == nil || c.Protocol == "" || c.Log == nil {
+		return nil, errors.New("claims config: network, protocol, books and log are needed")
+	}
+	return &Claims{c: c}, nil
+}
+
+// Claim is the request: one of its parts is there.
+type Claim struct {
+	Channel    ledger.Channel  `cbor:"1,keyasint"` // over all epochs
+	Delegation []byte          `cbor:"2,keyasint"` // of the device that asks
+	Reminder   *books.Reminder `cbor:"3,keyasint,omitempty"`
+}
+
+// Reply is the answer to a [Claim].
+type Reply struct {
+	Delegation []byte `cbor:"1,keyasint"` // of the device that answers
+}
+
+// ask sends a claim and checks for whom the peer answers.
+func (c *Claims) ask(ctx context.Context, peer identity.PeerID, m Claim) (Reply, error) {
+	m.Delegation = c.c.Books.Device().Delegation()
+	var got Reply
+	if err := p2p.Call(ctx, c.c.Network, peer, c.c.Protocol, m, &got, maxClaim); err != nil {
+		return got, fmt.Errorf("claims with %s: %w", peer.Short(), err)
+	}
+	d, err := identity.OpenDelegation(got.Delegation)
+	if err != nil {
+		return got, fmt.Errorf("claims with %s: %w", peer.Short(), err)
+	}
+	if d.Device != peer || d.Account != m.Channel.Peer(c.c.Books.Self()) {
+		return got, fmt.Errorf("claims with %s: %w: it answers for account %s", peer.Short(), identity.ErrPower, d.Account.Short())
+	}
+	return got, nil
+}
+
+// Handler answers other peers.
+func (c *Claims) Handler() p2p.Handler {
+	return p2p.Answer(maxClaim, func(ctx context.Context, from identity.PeerID, m Claim) (Reply, error) {
+		if err := onSide(c.c.Books.Self(), from, m.Channel, m.Delegation); err != nil {
+			return Reply{}, err
+		}
+		out := Reply{Delegation: c.c.Books.Device().Delegation()}
+		err := c.c.Books.Update(ctx, func(t *books.Tx) error {
+			if _, _, err := t.KeepDelegation(m.Delegation); err != nil {
+				return err
+			}
+			return c.take(t, m)
+		})
+		return out, toPeer(err)
+	})
+}
+
+// take does what a claim asks.
+func (c *Claims) take(t *books.Tx, m Claim) error {
+	if m.Reminder != nil {
+		if m.Channel.RoleOf(c.c.Books.Self()) != ledger.AsRenter {
+			return books.ErrRole
+		}
+		return t.TakeReminder(m.Channel.Provider, m.Channel.Unit, *m.Reminder)
+	}
+	return nil
+}
+
+// onSide checks that a peer is a device of the channel's other side.
+func onSide(self identity.AccountID, from identity.PeerID, ch ledger.Channel, delegation []byte) error {
+	if len(delegation) > maxDelegation {
+		return p2p.Errorf(p2p.KindBadRequest, "a delegation of %d bytes", len(delegation))
+	}
+	if err := ch.Validate(); err != nil {
+		return p2p.Errorf(p2p.KindBadRequest, "%v", err)
+	}
+	d, err := identity.OpenDelegation(delegation)
+	if err != nil {
+		return err
+	}
+	if d.Device != from || ch.RoleOf(self) == 0 || d.Account != ch.Peer(self) {
+		return p2p.Errorf(p2p.KindForbidden, "device %s is on no side of this channel", from.Short())
+	}
+	return nil
+}
+
+// Times of the reminders.
+const (
+	remindEvery  = 10 * time.Minute // how often the ledger is looked through for payments that are due
+	remindPause  = time.Minute      // at least, between two looks: peers come and go
+	remindWithin = 20 * time.Second // for one message
+)
+
+// Remind reminds renters of payments that are due, until ctx ends: at the due time and then weekly, each when both are connected. Whom a
+// reminder reached is kept before the next one is sent. peerOf finds the device on which an account was last dealt with.
+func (c *Claims) Remind(ctx context.Context, peerOf func(context.Context, identity.AccountID) (identity.PeerID, error)) error {
+	came := make(chan struct{}, 1)
+	c.c.Network.Watch(ctx, func(_ identity.PeerID, up bool) {
+		if up {
+			select {
+			case came <- struct{}{}:
+			default:
+			}
+		}
+	})
+	tick := time.NewTicker(remindEvery)
+	defer tick.Stop()
+	for {
+		if err := c.remind(ctx, peerOf); err != nil && ctx.Err() == nil {
+			c.c.Log.Warn("reminders not sent", "err", err)
+		}
+		select {
+		case <-time.After(remindPause):
+		case <-ctx.Done():
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-came:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// remind sends what is to be sent now to those who are connected.
+func (c *Claims) remind(ctx context.Context, peerOf func(context.Context, identity.AccountID) (identity.PeerID, error)) error {
+	var duns []books.Dun
+	err := c.c.Books.View(ctx, func(r *books.Reader) (err error) { duns, err = r.Duns(); return err })
+	if err != nil || len(duns) == 0 {
+		return err
+	}
+	connected := map[identity.PeerID]bool{}
+	for _, p := range c.c.Network.Peers() {
+		connected[p.Peer] = true
+	}
+	for _, d := range duns {
+		peer, err := peerOf(ctx, d.Renter)
+		if err != nil || !connected[peer] {
+			continue
+		}
+		if err := c.dun(ctx, peer, d); err != nil {
+			c.c.Log.Info("reminder not taken", "account", d.Renter.Short(), "err", err)
+		}
+	}
+	return nil
+}
+
+// dun sends one reminder and keeps that it was heard.
+func (c *Claims) dun(ctx context.Context, peer identity.PeerID, d books.Dun) error {
+	ctx, cancel := context.WithTimeout(ctx, remindWithin)
+	defer cancel()
+	channel := ledger.Channel{Renter: d.Renter, Provider: c.c.Books.Self(), Unit: d.Unit}
+	if _, err := c.ask(ctx, peer, Claim{Channel: channel, Reminder: &d.Reminder}); err != nil {
+		return err
+	}
+	return c.c.Books.Update(ctx, func(t *books.Tx) error { return t.Reminded(d) })
+}

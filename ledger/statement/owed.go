@@ -1,0 +1,30 @@
+package statement
+
+import "time"
+
+// Owed is the answer to GET /ledger/owed: what is owed, by counterparty, unit and direction.
+type Owed struct {
+	Owed []Debt `json:"owed"`
+}
+
+// Debt is what one counterparty owes me in one unit, or I owe it, by age. Payments settle the oldest debts first.
+type Debt struct {
+	Account     string     `json:"account" doc:"the counterparty"`
+	Role        string     `json:"role" enum:"provider,renter" doc:"mine: as provider I am owed, as renter I owe"`
+	Unit        string     `json:"unit"`
+	Owed        string     `json:"owed" doc:"by vouchers, less settled and written off"`
+	Since       *time.Time `json:"since,omitempty" doc:"end of the oldest lease that is unpaid; absent: only running leases are"`
+	DueAt       *time.Time `json:"due_at,omitempty" doc:"when the first unpaid lease is due"`
+	Late        bool       `json:"late" doc:"over a day past its due time: no credit"`
+	NotDue      string     `json:"not_due"`
+	Due         string     `json:"due" doc:"for less than a day"`
+	Overdue30   string     `json:"overdue_30" doc:"for 1 to 30 days"`
+	Overdue60   string     `json:"overdue_60" doc:"for 31 to 60 days"`
+	Overdue90   string     `json:"overdue_90" doc:"for 61 to 90 days"`
+	Overdue     string     `json:"overdue_more" doc:"for more than 90 days"`
+	Prepaid     string     `json:"prepaid" doc:"paid beyond what was owed"`
+	WrittenOff  string     `json:"written_off" doc:"that the account still owes"`
+	LastPayment *time.Time `json:"last_payment,omitempty" doc:"when the last settlement counted"`
+	Reminders   uint32     `json:"reminders" doc:"sent for the first unpaid lease, or as renter received"`
+	RemindedAt  *time.Time `json:"reminded_at,omitempty"`
+}
