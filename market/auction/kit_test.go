@@ -250,7 +250,10 @@ func (h *hall) kept() auction.Report {
 	h.tb.Helper()
 	r := h.verify()
 	if r.Verdict() != auction.Kept {
-		h.tb.Fatalf("%s: %+v, missing %q", r.Verdict(), r.Faults, r.Missing)
+		for _, f := range r.Faults {
+			h.tb.Errorf("%s: %s", f.Kind, f.Words)
+		}
+		h.tb.Fatalf("%s, missing %q", r.Verdict(), r.Missing)
 	}
 	return r
 }

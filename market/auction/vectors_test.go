@@ -1,0 +1,103 @@
+package auction_test
+
+import (
+	"testing"
+
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/market/auction"
+	"github.com/gpufair/gpufair/market/reason"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/identity/identitytest"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+func vectorHash(name string) wire.Hash { return wire.Sum("gpufair/test", []byte(name)) }
+
+// The exact bytes of one record of each kind, for other programs and for our own later ones; written out apart from the helpers of other
+// tests: they must never change.
+func TestVectors(t *testing.T) {
+	provider, renter := identitytest.Provider(t).Device, identitytest.Renter(t).Device
+	var list []identitytest.Vector
+	sign := func(name string, dev *identity.Device, d identity.Domain, body identity.Body) []byte {
+		v, raw := identitytest.Signed(t, name, dev, d, body)
+		list = append(list, v)
+		return raw
+	}
+	open := sign("open", provider, auction.DomainOpen, auction.Open{
+		Header: provider.Header(1), Delegation: provider.DelegationHash(), Offer: vectorHash("offer"), Lot: 1, K: 4, MinTerm: 300, MaxTerm: 86400,
+		Unit: money.Credit, Reserve: 200_000, Mode: auction.First, Bond: 66_666, Commit: 20, Grace: 3, Reveal: 10, Decline: 60, Rules: 1,
+		Nonce: vectorHash("nonce"),
+	})
+	id := auction.IDOf(open)
+	bid, err := auction.Bid{
+		Options: []auction.Option{{Quantity: 1, Rate: 300_000}, {Quantity: 2, Rate: 280_000}}, Unit: money.Credit, Term: 3600,
+		Needs: vectorHash("needs"), Use: vectorHash("use terms"), Voucher: vectorHash("voucher"), Group: vectorHash("group"),
+	}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := sign("commit", renter, auction.DomainCommit, auction.Commit{
+		Header: renter.Header(1), Delegation: renter.DelegationHash(), Auction: id,
+		Sealed: auction.Seals(id, renter.Account(), bid, vectorHash("bid nonce")), Hold: 65_536, Seq: 1,
+	})
+	var log auction.Log
+	if _, err := log.Append(commit); err != nil {
+		t.Fatal(err)
+	}
+	size, root := log.Head()
+	sign("receipt", provider, auction.DomainReceipt, auction.Receipt{
+		Header: provider.Header(1), Delegation: provider.DelegationHash(), Auction: id, Of: auction.OfCommit, Commit: identity.Hash(commit),
+		Index: 0, Size: size, Root: root,
+	})
+	seal := sign("seal", provider, auction.DomainSeal, auction.Seal{
+		Header: provider.Header(1), Delegation: provider.DelegationHash(), Auction: id, Size: size, Root: root,
+	})
+	award := sign("award", provider, auction.DomainAward, auction.Award{
+		Header: provider.Header(1), Delegation: provider.DelegationHash(), Auction: id, Seal: identity.Hash(seal), Opened: []byte{1},
+		Wins: []auction.Win{{Leaf: 0, Quantity: 2, Pay: 560_000}},
+	})
+	decline := sign("decline", renter, auction.DomainDecline, auction.Decline{
+		Header: renter.Header(1), Delegation: renter.DelegationHash(), Auction: id, Award: identity.Hash(award), Leaf: 0,
+	})
+	abort := sign("abort", provider, auction.DomainAbort, auction.Abort{
+		Header: provider.Header(1), Delegation: provider.DelegationHash(), Auction: id, Reason: reason.New(reason.OwnerUsing, "a game"),
+	})
+	witness := sign("witness", renter, auction.DomainWitness, auction.Witness{
+		Header: renter.Header(1), Delegation: renter.DelegationHash(), Auction: id, Event: auction.SawSeal, Subject: identity.Hash(seal), After: 20_999,
+	})
+	spot := auction.SpotBid{
+		Header: renter.Header(1), Delegation: renter.DelegationHash(), Offer: vectorHash("offer"), Provider: provider.Account(), Lot: 1, Quantity: 2,
+		Rate: 150_000, Unit: money.Credit, MinRun: 300, Nonce: vectorHash("spot nonce"), Seq: 2, Needs: vectorHash("needs"),
+		Use: vectorHash("use terms"), Voucher: vectorHash("voucher"),
+	}
+	outbid := sign("outbid", provider, auction.DomainOutbid, auction.Outbid{
+		Header: provider.Header(1), Delegation: provider.DelegationHash(), Lease: spot.ID(),
+		Challenger: sign("spot bid", renter, auction.DomainSpotBid, spot), Notice: 60,
+	})
+	opening, err := auction.Opening{Commit: commit, Bid: bid, Nonce: vectorHash("bid nonce")}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err1 := auction.DecodeOpening(opening)
+	_, _, err2 := auction.ReadOutbid(outbid)
+	for name, err := range map[string]error{
+		"open": second(auction.ReadOpen(open)), "opening": err1, "seal": second(auction.ReadSeal(seal)), "award": second(auction.ReadAward(award)),
+		"decline": second(auction.ReadDecline(decline)), "abort": second(auction.ReadAbort(abort)), "witness": second(auction.ReadWitness(witness)),
+		"outbid": err2,
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// What is hashed and not signed.
+	hash := func(name string, h wire.Hash) {
+		list = append(list, identitytest.Vector{Name: name, Domain: "", Hash: h.String()})
+	}
+	hash("SHA-256 of the bid's bytes", identity.Hash(bid))
+	hash("SHA-256 of the opening's bytes", identity.Hash(opening))
+	hash("rank of the commit", auction.Rank(root, identity.Hash(commit)))
+	hash("lease id of the opening", wire.Hash(auction.Opening{Nonce: vectorHash("bid nonce")}.Lease(id, renter.Account())))
+	identitytest.Check(t, "testdata/vectors.json", list)
+}
+
+func second[T any](_ T, err error) error { return err }
