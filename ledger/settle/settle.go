@@ -74,6 +74,8 @@ type Config struct {
 	Books    *books.Books
 	// Decide judges the other side's proposals; it must not wait. Nil is [Careful].
 	Decide func(self identity.AccountID, s voucher.Settlement) Decision
+	// After is told of each peer with which something was exchanged; it must not wait. Nil: nobody is.
+	After func(peer identity.PeerID)
 }
 
 // ErrNotTaken says that the provider did not take a voucher: at its credit limit, say.
@@ -114,6 +116,9 @@ func (s *Service) ask(ctx context.Context, peer identity.PeerID, a Ask) (Answer,
 	}
 	if d.Device != peer || d.Account != a.Channel.Peer(s.c.Books.Self()) {
 		return got, fmt.Errorf("settle with %s: %w: it answers for account %s", peer.Short(), identity.ErrPower, d.Account.Short())
+	}
+	if s.c.After != nil {
+		s.c.After(peer)
 	}
 	return got, nil
 }

@@ -173,21 +173,8 @@ type Beat struct {
 	Billable uint64      `cbor:"3,keyasint"`           // milliseconds in all
 	Charge   money.Micro `cbor:"4,keyasint"`           // cumulative
 	Claim    bool        `cbor:"5,keyasint"`           // a voucher for Charge is asked for
-	Evidence []byte      `cbor:"6,keyasint,omitempty"` // encoded [Evidence] of the interval, with a claim
+	Evidence []byte      `cbor:"6,keyasint,omitempty"` // encoded [Evidence] of the interval that ends here, with a claim or at the end of a pause
 	Status   *Status     `cbor:"7,keyasint,omitempty"` // at each change of state
-}
-
-// Evidence is what the job used in the interval of a claim. Its hash is in the receipt.
-type Evidence struct {
-	Beat      uint64 `cbor:"1,keyasint" json:"beat"`
-	Interval  uint64 `cbor:"2,keyasint" json:"interval_ms"`
-	CPUMillis uint64 `cbor:"3,keyasint" json:"cpu_ms"`
-	MemoryMiB uint64 `cbor:"4,keyasint" json:"memory_mib"`
-	GPUUtil   uint32 `cbor:"5,keyasint,omitempty" json:"gpu_util"`  // percent
-	EnergyJ   uint64 `cbor:"6,keyasint,omitempty" json:"energy_j"`  // joules
-	ClockMHz  uint32 `cbor:"7,keyasint,omitempty" json:"clock_mhz"` // SM clock, median
-	VRAMMiB   uint64 `cbor:"8,keyasint,omitempty" json:"vram_mib"`  // used
-	Overdraft bool   `cbor:"9,keyasint,omitempty" json:"overdraft"` // metered beyond what was vouchered
 }
 
 // LaneOpen is the renter's first frame on [ProtoLane]; the provider's beats follow. The newest lane stream of a lease replaces older ones.

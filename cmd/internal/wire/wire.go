@@ -66,6 +66,7 @@ type Base struct {
 	Metrics     *prometheus.Registry // served at /metrics of the socket
 	Since       time.Time
 
+	witness *settle.Witness
 	db      *badger.DB
 	name    string // of the network
 	closers []func() error
@@ -200,18 +201,14 @@ func (b *Base) openTalk(context.Context) error {
 	if b.Board, err = announce.New(b.Network, offers, announce.Config{Network: b.name, Log: b.Log.With("part", "board")}); err != nil {
 		return err
 	}
+	if err := b.openWitness(); err != nil {
+		return err
+	}
 	settlements := p2p.ProtocolID(b.name, work.ProtoSettle)
-	if b.Settle, err = settle.New(settle.Config{Network: b.Network, Protocol: settlements, Books: b.Books}); err != nil {
+	if b.Settle, err = settle.New(settle.Config{Network: b.Network, Protocol: settlements, Books: b.Books, After: b.witness.Soon}); err != nil {
 		return err
 	}
 	b.Network.Handle(settlements, settle.Limits(), b.Settle.Handler())
-	witness := p2p.ProtocolID(b.name, work.ProtoWitness)
-	if b.Witness, err = settle.NewWitness(settle.WitnessConfig{
-		Network: b.Network, Protocol: witness, Books: b.Books, Log: b.Log.With("part", "witness"),
-	}); err != nil {
-		return err
-	}
-	b.Network.Handle(witness, settle.WitnessLimits(), b.Witness.Handler())
 	return b.openClaims()
 }
 
@@ -263,7 +260,7 @@ func (b *Base) Run(ctx context.Context, parts ...Part) error {
 	g.Go("store", b.db.Run)
 	g.Go("network", b.Network.Run)
 	g.Go("board", b.Board.Run)
-	g.Go("witness", b.Witness.Run)
+	g.Go("witness", b.witness.Run)
 	for _, p := range parts {
 		g.Go(p.Name, p.Run)
 	}
