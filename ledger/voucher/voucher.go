@@ -57,6 +57,9 @@ type Receipt struct {
 	Evidence   wire.Hash `cbor:"7,keyasint"` // of what the job used in the interval; zero: none
 }
 
+// EvidenceHash names the evidence of an interval in a receipt.
+func EvidenceHash(evidence []byte) wire.Hash { return wire.Sum("gpufair/evidence/1", evidence) }
+
 // Validate checks the fields of v that need no other record.
 func (v Voucher) Validate() error {
 	switch {
