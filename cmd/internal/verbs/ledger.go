@@ -35,7 +35,7 @@ func (d *Daemon) Ledger() *cobra.Command {
 	}
 	show := d.ledgerShow()
 	c.RunE = show.RunE
-	c.AddCommand(show, d.ledgerOwed(), d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerProof(), d.ledgerExport())
+	c.AddCommand(show, d.ledgerOwed(), d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerProof(), d.ledgerWitness(), d.ledgerExport())
 	return c
 }
 
@@ -72,8 +72,9 @@ func (d *Daemon) ledgerShow() *cobra.Command {
 func (d *Daemon) ledgerVerify() *cobra.Command {
 	return &cobra.Command{
 		Use: "verify [FILE]", Short: "check every signature, sum and root of this ledger, or of a proof file", Args: cobra.MaximumNArgs(1),
-		Long: "Without a FILE it checks this ledger. With a FILE that `ledger proof` made, here or elsewhere, it checks that and needs nothing else:\n" +
-			"no daemon, no network, no ledger.\n" +
+		Long: "Without a FILE it checks this ledger. With a FILE that `ledger proof` or `ledger witness proof` made, here or elsewhere, it checks that\n" +
+			"and needs nothing else: no daemon, no network, no ledger. A proof that a device signed two histories gives 12 if it holds, since the device\n" +
+			"forged its ledger, and 11 if it shows nothing against anybody.\n" +
 			"Exit codes: 0 all fits; 10 behind: sound, but older than what was proved to a peer; 11 corrupt: records do not fit each other;\n" +
 			"12 forged: a record does not fit its signature.",
 		Example: fmt.Sprintf("  %s ledger verify && echo sound\n  %s ledger verify lease-3fa9c1d20b77.proof", d.Name, d.Name),

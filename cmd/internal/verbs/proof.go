@@ -76,6 +76,9 @@ func (d *Daemon) verifyFile(path string) error {
 	if err != nil {
 		return cli.Fail(cli.ExitSystem, "verify a proof file", err, "")
 	}
+	if proof.IsFork(raw) {
+		return d.verifyFork(raw)
+	}
 	v := terms.Check(raw)
 	if err := d.printProof(v); err != nil {
 		return err
