@@ -228,7 +228,8 @@ func (j *journal) cut() error {
 }
 
 // begin starts a new file and appends to that from now on. It has its head before it has its name, so a journal is never without. What
-// had the name before becomes journal.old first, and durably so.
+// had the name before becomes journal.old first, and durably so. After an error that wraps errNotWritten this file goes on; after another
+// nothing more may be appended.
 func (j *journal) begin() error {
 	next := journal{disk: j.disk, size: int64(fileHead)}
 	if _, err := rand.Read(next.seed[:]); err != nil {
@@ -292,15 +293,6 @@ func (j *journal) append(r record) error {
 	}
 	j.size += int64(len(encoded))
 	return nil
-}
-
-// rotate begins a new file if this one is long. All its records are in the store. After an error that wraps errNotWritten this one goes
-// on; after another nothing more may be appended.
-func (j *journal) rotate() error {
-	if j.size < rotateAt {
-		return nil
-	}
-	return j.begin()
 }
 
 func (j *journal) close() error { return j.file.Close() }

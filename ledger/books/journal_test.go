@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/money"
@@ -77,6 +78,9 @@ func TestTornAtEveryByte(t *testing.T) {
 			t.Fatalf("torn at %d: %d transactions of %d, %v", n, again.seq, whole(n), again.ReadOnly())
 		}
 		again.verified(ResultOK)
+		if got := readJournal(t, dir); len(got) > max(n, fileHead) || scanJournal(got).torn {
+			t.Fatalf("torn at %d: %d bytes are left, torn: %v", n, len(got), scanJournal(got).torn)
+		}
 		again.update(func(tx *Tx) error { return tx.Of(kv.Provider).Set([]byte("after"), []byte("x")) })
 		if third := again.reopen(true); third.seq != uint64(whole(n))+1 {
 			t.Fatalf("torn at %d, written after: %d transactions", n, third.seq)
@@ -262,10 +266,11 @@ func TestRotate(t *testing.T) {
 	p := newPair(t)
 	lane := p.sell(1, 0)
 	p.pay(lane, 10)
-	j := p.provider.journal
 	for range 2 {
-		j.size = rotateAt
-		must(t, j.rotate())
+		p.provider.leader <- struct{}{}
+		p.provider.noted, p.provider.journal.size = time.Time{}, rotateAt // as if it were long
+		p.provider.after(t.Context())
+		<-p.provider.leader
 		p.pay(lane, p.provider.lane(lane).Amount+1)
 	}
 	if old := scanJournal(readJournal(t, p.provider.dir)); len(old.records) != 1 {

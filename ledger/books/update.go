@@ -152,7 +152,14 @@ func (b *Books) after(ctx context.Context) {
 		b.config.Log.Warn("ledger's head note not written", "err", err)
 		return
 	}
-	err = b.journal.rotate()
+	if b.journal.size >= rotateAt {
+		b.rotate()
+	}
+}
+
+// rotate begins a new journal. All records of the old one are in the store.
+func (b *Books) rotate() {
+	err := b.journal.begin()
 	switch {
 	case errors.Is(err, errNotWritten):
 		b.config.Log.Warn("ledger's journal not rotated", "err", err)
