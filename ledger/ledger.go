@@ -126,11 +126,12 @@ const (
 	External   AccountKind = 8 // per payment method: what came in (positive) or went out outside of the ledger
 	BadDebt    AccountKind = 9 // per peer: written off
 	Opening    AccountKind = 10
+	Clearing   AccountKind = 11 // other side of a netting's two legs: zero over all devices of the account
 )
 
 var accountNames = map[AccountKind]string{
 	Receivable: "receivable", Payable: "payable", Hold: "hold", Committed: "committed", Pending: "pending", Income: "income",
-	Expense: "expense", External: "external", BadDebt: "bad-debt", Opening: "opening",
+	Expense: "expense", External: "external", BadDebt: "bad-debt", Opening: "opening", Clearing: "clearing",
 }
 
 // String is the kind's name.
@@ -172,11 +173,12 @@ const (
 	KindDispute    EntryKind = 6
 	KindWriteOff   EntryKind = 7
 	KindCorrection EntryKind = 8 // a lane ended below its newest voucher
+	KindNetting    EntryKind = 9 // one leg of a circle that was cleared, signed by all of its members
 )
 
 var entryNames = map[EntryKind]string{
 	KindUsage: "usage", KindHold: "hold", KindPost: "post", KindVoid: "void", KindSettlement: "settlement", KindDispute: "dispute",
-	KindWriteOff: "write-off", KindCorrection: "correction",
+	KindWriteOff: "write-off", KindCorrection: "correction", KindNetting: "netting",
 }
 
 // String is the kind's name.

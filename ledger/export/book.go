@@ -92,6 +92,8 @@ func rootName(k ledger.AccountKind) (name string, of bool) {
 		return "Expenses:Usage", false
 	case ledger.Opening:
 		return "Equity:Opening", false
+	case ledger.Clearing:
+		return "Equity:Clearing", false
 	}
 	return fmt.Sprintf("Equity:Kind%d", uint8(k)), false
 }

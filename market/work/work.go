@@ -25,6 +25,7 @@ const (
 	ProtoSettle   = "settle"   // newest vouchers, settlements
 	ProtoWitness  = "witness"  // how each other's ledgers grew, cosignatures
 	ProtoClaims   = "claims"   // reminders, disputes, payment details
+	ProtoNet      = "net"      // circles of debts: finding and clearing them
 )
 
 // State is where a lease stands (spec: jobs, Life of a lease).

@@ -10,6 +10,7 @@ import (
 var pure = []string{
 	"market", "market/work", "market/query", "market/auction", "market/book", "market/reason",
 	"ledger", "ledger/money", "ledger/voucher", "ledger/meter", "ledger/history", "ledger/proof", "ledger/export",
+	"ledger/netting",
 	"benchmark", "provider/sandbox", "provider/schedule",
 }
 
