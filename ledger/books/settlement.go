@@ -47,7 +47,11 @@ type Payment struct {
 // again gives the same bytes; the same reference for another amount is ErrPaid.
 func (t *Tx) Propose(p Payment) (id wire.Hash, proposal []byte, err error) {
 	p.Channel = p.Channel.AllEpochs()
-	if _, err := t.role(p.Channel); err != nil {
+	role, err := t.role(p.Channel)
+	if err == nil {
+		err = errors.Join(t.b.maySettle(role), t.answered(p.Channel.Peer(t.b.self)))
+	}
+	if err != nil {
 		return id, nil, fmt.Errorf("propose settlement: %w", err)
 	}
 	s := voucher.Settlement{Channel: p.Channel, Amount: p.Amount, Method: p.Method, Reference: p.Reference, Time: t.now.UnixMilli()}
@@ -299,7 +303,7 @@ func (t *Tx) Countersign(id wire.Hash) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.checkLanes(s); err != nil {
+	if err := errors.Join(t.b.maySettle(s.Channel.RoleOf(t.b.self)), t.answered(s.Channel.Peer(t.b.self)), t.checkLanes(s)); err != nil {
 		return nil, err
 	}
 	counter := s

@@ -45,6 +45,9 @@ import (
 //	fork/<device>                two heads of one size with different roots
 //	epoch                        of the ledger, see keyEpoch
 //	ep/<device>                  highest epoch that a renter's device opened a lane in
+//	restored                     time of the newest restore
+//	un/<lane>                    [unsure]: its newest voucher is not known since then
+//	rec/<account>                [Pending]: it is to be asked what was lost
 const (
 	keySeq  = "seq"
 	keyHead = "head"
@@ -83,6 +86,7 @@ type Lane struct {
 	Receipts uint64          `cbor:"19,keyasint"` // sequence of the newest voucher that has a receipt; the opening one needs none
 	DueDays  uint32          `cbor:"20,keyasint"` // after its end, by the terms of the sale
 	Ended    int64           `cbor:"21,keyasint"` // Unix milliseconds; 0 until it is closed
+	Restored bool            `cbor:"22,keyasint"` // it was open when the ledger was restored: records of it may have been lost
 }
 
 // Missing is how many vouchers after the last receipt have none: at two, the renter stops paying (spec: ledger, Rules).

@@ -176,13 +176,21 @@ func (t *Tx) SignVoucher(id ledger.Lane, amount money.Micro, segs []meter.Segmen
 	if err != nil {
 		return nil, fmt.Errorf("sign voucher: %w", err)
 	}
+	limit, err := t.laneCap(l)
 	switch {
+	case err != nil:
+		return nil, fmt.Errorf("sign voucher: %w", err)
+	case l.Device != t.b.config.Device.Peer():
+		return nil, fmt.Errorf("sign voucher for lane %s: %w: %s", id.Short(), voucher.ErrSigner, l.Device)
 	case amount <= l.Amount:
 		return raw(t.own, voucherKey(id, l.Seq))
-	case amount > t.b.cap:
+	case amount > limit:
 		return nil, fmt.Errorf("sign voucher of %v for lane %s: %w", amount, id.Short(), voucher.ErrCap)
 	case l.Closed() && amount > *l.Final:
 		return nil, fmt.Errorf("sign voucher of %v for lane %s: %w: %v", amount, id.Short(), voucher.ErrFinal, *l.Final)
+	}
+	if err := t.certain(l); err != nil {
+		return nil, fmt.Errorf("sign voucher: %w", err)
 	}
 	cp, err := t.Checkpoint()
 	if err != nil {
@@ -197,8 +205,8 @@ func (t *Tx) SignVoucher(id ledger.Lane, amount money.Micro, segs []meter.Segmen
 		return nil, err
 	}
 	v, err := voucher.Sign(t.b.config.Device, voucher.Voucher{
-		Channel: l.Channel, Lane: id, Seq: l.Seq + 1, Amount: amount, Quantity: max(quantity, l.Quantity), Resource: meter.Resource,
-		Segments: digest, Prev: l.Voucher, Checkpoint: cp,
+		Channel: l.Channel, Lane: id, Seq: t.nextSeq(l), Amount: amount, Quantity: max(quantity, l.Quantity), Resource: meter.Resource,
+		Segments: digest, Prev: l.Voucher, Checkpoint: cp, Delegation: l.Proof,
 	})
 	if err != nil {
 		return nil, err
