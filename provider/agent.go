@@ -33,6 +33,8 @@ type Devices interface {
 	List(ctx context.Context) ([]Device, error)
 	// Measure runs a benchmark; progress is told the step's name and how much of it all is done, from 0 to 1.
 	Measure(ctx context.Context, device wire.Hash, profile benchmark.Profile, progress func(step string, done float64)) (benchmark.Report, error)
+	// Read says what devices do now; they may be leased. It answers within a beat.
+	Read(ctx context.Context, devices []wire.Hash) (Reading, error)
 }
 
 // Device is one device of this machine.

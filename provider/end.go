@@ -45,6 +45,7 @@ func (k *keeper) finish(ctx context.Context, why reason.Reason) {
 		k.kill(ctx)
 		return
 	}
+	k.ev.mark = true
 	k.send(ctx, true)
 	k.cleanUp(ctx)
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/wire"
 )
 
 // fakeRuntime keeps containers in memory: the tests of this package are about time, money and states. Real containers are run by
@@ -204,6 +206,13 @@ func (r *fakeRuntime) Delete(ctx context.Context, id string) error {
 		r.deleted++
 		return nil
 	})
+}
+
+// fakeDevices is a card that works half the time.
+type fakeDevices struct{ Devices }
+
+func (fakeDevices) Read(context.Context, []wire.Hash) (Reading, error) {
+	return Reading{GPU: &work.GPUUse{Percent: 50, VRAMMiB: 1024}, ClockMHz: 1500, EnergyJ: uint64(time.Now().Unix())}, nil // a watt
 }
 
 // fakeNetwork wires nothing, fakeMounts makes plain folders.

@@ -170,6 +170,7 @@ func (k *keeper) launched(ctx context.Context, folders Folders, err error) {
 		k.log.Error("meter", "err", err)
 	}
 	k.alive = k.now()
+	k.ev.begin(time.Now())
 	err = k.move(ctx, work.Running, reason.Reason{}, func(r *record) { r.Started = time.Now().UnixMilli() })
 	if err != nil {
 		k.log.Error("start job", "err", err)

@@ -15,7 +15,6 @@ import (
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
-	"github.com/gpufair/gpufair/p2p/wire"
 )
 
 // A keeper lives one lease: it is the only goroutine that changes the lease's record, meter and lane. Everybody else asks it with
@@ -54,23 +53,21 @@ type keeper struct {
 	countAt  time.Time
 	usage    Usage
 	told     work.Status // that the renter was told last
-	// of the last claim:
-	cpuAt        time.Duration // CPU time
-	claimedMs    uint64        // billable milliseconds
-	evidenceHash wire.Hash
-	lastTick     time.Time       // of the persisted meter
-	unstored     int             // ticks in a row that the ledger did not take
-	killAt       time.Time       // of a stopping job
-	killNext     time.Time       // not again before
-	paid         bool            // a paused job's renter pays again: it is to go on
-	frozen       bool            // the job is known to be frozen
-	ending       *reason.Reason  // why the lease ends; set before that is stored
-	credited     bool            // with ending: the reclaim credit was taken off the meter
-	killed       bool            // the container is gone although the end is not stored
-	tidyAt       time.Time       // no clean up before
-	evict        bool            // the results are no longer kept
-	said         map[string]bool // troubles that were logged since the ledger took a change last
-	final        bool            // nothing more to do: the record is complete
+	ev       evidenced
+	away     bool            // metering goes on under an allowance
+	lastTick time.Time       // of the persisted meter
+	unstored int             // ticks in a row that the ledger did not take
+	killAt   time.Time       // of a stopping job
+	killNext time.Time       // not again before
+	paid     bool            // a paused job's renter pays again: it is to go on
+	frozen   bool            // the job is known to be frozen
+	ending   *reason.Reason  // why the lease ends; set before that is stored
+	credited bool            // with ending: the reclaim credit was taken off the meter
+	killed   bool            // the container is gone although the end is not stored
+	tidyAt   time.Time       // no clean up before
+	evict    bool            // the results are no longer kept
+	said     map[string]bool // troubles that were logged since the ledger took a change last
+	final    bool            // nothing more to do: the record is complete
 }
 
 // snapshot is how a lease stood at its last change or beat.
@@ -243,11 +240,12 @@ func (k *keeper) update(ctx context.Context, change func(*record), f func(*books
 				return err
 			}
 		}
-		return kv.Save(tx.Of(kv.Provider), leaseKey(k.id), next)
+		return errors.Join(k.keepIntervals(tx), kv.Save(tx.Of(kv.Provider), leaseKey(k.id), next))
 	})
 	if err != nil {
 		return fmt.Errorf("lease %s: %w", k.id.Short(), err)
 	}
+	k.intervalsKept()
 	moved := next.State != k.rec.State || next.Reason != k.rec.Reason
 	if next.State != k.rec.State {
 		k.entered = time.Now()
@@ -376,12 +374,13 @@ func (k *keeper) count(ctx context.Context, now time.Time) {
 	k.beside(func() {
 		began, at := time.Now(), k.now()
 		usage, err := k.a.runtime.Usage(ctx, k.id.String())
+		reading := k.read(ctx)
 		over := k.overDisk(ctx)
 		took := time.Since(began)
 		k.post(func() {
 			k.counting, k.countAt = false, time.Now().Add(20*took)
 			if err == nil {
-				k.usage = usage
+				k.usage, k.ev.reading = usage, reading
 				if usage.Pids > 0 {
 					k.alive = max(k.alive, at)
 				}

@@ -149,12 +149,14 @@ func (k *keeper) send(ctx context.Context, claim bool) {
 	}
 	k.claimed[k.beat] = charge
 	delete(k.claimed, k.beat-claimsKept)
+	beat := work.Beat{Seq: k.beat, State: k.rec.State, Billable: k.meter.Billable(), Charge: charge, Claim: claim && charge > k.rec.Vouchered}
+	if beat.Claim || k.ev.mark {
+		beat.Evidence = k.evidence()
+	}
 	if k.lane == nil {
 		return
 	}
-	beat := work.Beat{Seq: k.beat, State: k.rec.State, Billable: k.meter.Billable(), Charge: charge, Claim: claim && charge > k.rec.Vouchered}
 	if beat.Claim {
-		beat.Evidence = k.evidence()
 		k.claims = min(k.claims+1, laneQueue)
 	}
 	if k.tellStatus() {
@@ -197,7 +199,7 @@ func (k *keeper) onUp(ctx context.Context, up work.LaneUp) error {
 		return p2p.Errorf(p2p.KindBadRequest, "a voucher that no claim asked for")
 	}
 	k.claims--
-	amount, receipt, err := k.acceptVoucher(ctx, up.Voucher)
+	amount, receipt, err := k.acceptVoucher(ctx, up)
 	if err != nil {
 		why, ok := reason.Of(err)
 		if !ok {
@@ -211,22 +213,6 @@ func (k *keeper) onUp(ctx context.Context, up work.LaneUp) error {
 	k.push(work.LaneDown{Receipt: receipt})
 	k.resume(ctx)
 	return nil
-}
-
-// evidence says what the job used since the last claim.
-func (k *keeper) evidence() []byte {
-	e := work.Evidence{
-		Beat: k.beat, Interval: k.meter.Billable() - k.claimedMs, CPUMillis: uint64((k.usage.CPU - k.cpuAt) / time.Millisecond),
-		MemoryMiB: k.usage.MemoryBytes >> 20,
-	}
-	k.claimedMs, k.cpuAt = k.meter.Billable(), k.usage.CPU
-	b, err := wire.Marshal(e)
-	if err != nil {
-		k.log.Error("evidence", "err", err)
-		return nil
-	}
-	k.evidenceHash = wire.Sum("gpufair/evidence/1", b)
-	return b
 }
 
 // status is how the lease stands, for its renter.

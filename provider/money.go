@@ -11,6 +11,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/reason"
+	"github.com/gpufair/gpufair/market/work"
 )
 
 // openTx opens a sale's lane: voucher and hold.
@@ -74,18 +75,22 @@ func (k *keeper) room(ctx context.Context) (money.Micro, reason.Reason, error) {
 }
 
 // acceptVoucher takes a voucher and gives the lane's amount and the receipt. A refusal is a [reason.Error].
-func (k *keeper) acceptVoucher(ctx context.Context, raw []byte) (money.Micro, []byte, error) {
-	v, err := voucher.Open(raw)
+func (k *keeper) acceptVoucher(ctx context.Context, up work.LaneUp) (money.Micro, []byte, error) {
+	v, err := voucher.Open(up.Voucher)
 	if err != nil {
 		return 0, nil, err
 	}
 	if v.Lane != ledger.Lane(k.id) { // it may be a good one, but this lease is not paid by it
 		return 0, nil, reason.Errorf(reason.LaneMismatch, "the voucher is for lane %s", v.Lane.Short())
 	}
+	evidence, hash := k.paidInterval(up.Beat)
 	var got books.Accepted
 	err = k.a.books.Update(ctx, func(tx *books.Tx) (err error) {
-		got, err = tx.AcceptVoucher(raw, k.evidenceHash)
-		return err
+		got, err = tx.AcceptVoucher(up.Voucher, hash)
+		if err != nil || got.Already || evidence == nil {
+			return err
+		}
+		return tx.KeepInterval(ledger.Lane(k.id), books.Interval{At: up.Beat, Evidence: evidence, Voucher: v.Seq})
 	})
 	if err == nil {
 		return got.Lane.Amount, got.Receipt, nil

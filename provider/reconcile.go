@@ -41,7 +41,7 @@ func (a *Agent) newKeeper(rec record) (*keeper, error) {
 	k := &keeper{
 		a: a, id: id, accept: accept, lease: lease, log: a.log.With("lease", id.Short()), asks: make(chan func(), asked),
 		stage: a.stageOf(rec, id.String()), results: &packing{}, done: make(chan struct{}), over: make(chan struct{}), rec: rec, meter: m,
-		beat: rec.Beat, claimed: map[uint64]money.Micro{}, claimedMs: rec.Billable, said: map[string]bool{},
+		beat: rec.Beat, claimed: map[uint64]money.Micro{}, said: map[string]bool{},
 	}
 	// Across a restart there is only the wall clock; a step forward ends a window early, one back begins it anew.
 	k.entered = time.Now().Add(-max(time.Since(time.UnixMilli(rec.since())), 0))
@@ -175,11 +175,12 @@ func (k *keeper) adopt(ctx context.Context) {
 	err := k.a.books.View(ctx, func(r *books.Reader) error {
 		lane, err := r.Lane(ledger.Lane(k.id))
 		k.rec.Vouchered = lane.Amount
-		return err
+		return errors.Join(err, k.recall(r))
 	})
 	if err != nil {
 		k.log.Error("lane", "err", err)
 	}
+	k.ev.mark = k.rec.State == work.Ended && k.ev.last.State != work.Ended
 	k.alive = k.now()
 	switch k.rec.State {
 	case work.Running, work.Paused, work.Stopping:
@@ -288,7 +289,7 @@ func (k *keeper) adopted(ctx context.Context, c Container, err error, over strin
 
 // bill goes on metering from now on.
 func (k *keeper) bill() {
-	k.alive = k.now()
+	k.alive, k.ev.gap = k.now(), reason.ProviderRestarted
 	if err := k.meter.Resume(k.alive); err != nil {
 		k.log.Error("meter", "err", err)
 	}

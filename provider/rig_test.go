@@ -99,7 +99,7 @@ func (r *rig) open(dir string) {
 	known, err := delegation.New(nil, "", r.owner)
 	must(r.t, err)
 	r.a = newAgent(Deps{
-		Delegations: known, Device: r.owner, Books: openBooks(r.t, r.owner, r.disk, dir), Runtime: r.runtime, Jobnet: fakeNetwork{}, Mounts: r.mounts,
+		Delegations: known, Device: r.owner, Books: openBooks(r.t, r.owner, r.disk, dir), Runtime: r.runtime, Jobnet: fakeNetwork{}, Mounts: r.mounts, Devices: fakeDevices{},
 		Inbox: filepath.Join(r.dir, "inbox"), InboxBytes: 1 << 30, Init: "/init", Log: quiet(),
 	}, r.conf)
 	must(r.t, r.a.setLimits(r.conf))

@@ -96,7 +96,7 @@ func (k *keeper) pause(ctx context.Context, why reason.Reason) {
 		k.trouble("pause", err) // the next beat tries again; meanwhile nothing is billed
 		return
 	}
-	k.paid, k.frozen = false, false
+	k.paid, k.frozen, k.ev.mark = false, false, true
 	k.steer(ctx)
 	k.send(ctx, true)
 }
@@ -136,10 +136,12 @@ func (k *keeper) resumed(ctx context.Context) {
 	if k.rec.State != work.Paused || k.ending != nil {
 		return
 	}
+	why := k.rec.Reason.Code
 	if err := k.move(ctx, work.Running, reason.Reason{}, nil); err != nil {
 		k.trouble("resume", err) // it runs, unbilled; the next beat thaws it again and tries again
 		return
 	}
+	k.ev.gap, k.ev.mark = why, true
 	if err := k.meter.Resume(k.now()); err != nil {
 		k.log.Error("meter", "err", err)
 	}

@@ -46,10 +46,12 @@ type job struct {
 	logNews   chan struct{}  // guarded by mu; closed when output arrived
 	logDone   bool           // guarded by mu; nothing more comes
 	giveUp    *reason.Reason // guarded by mu; why the lease is being released
+	finding   *reason.Reason // guarded by mu; what the provider's own records contradict
 	stop      chan struct{}  // closed once giveUp is set
 
 	// Of the lane's goroutine, and after it of the one that closes the job:
 	meter   *meter.Meter
+	ev      evidenced
 	ticks   uint64 // the meter's clock: elapsed milliseconds, of each silence at most maxUnseen
 	sampled uint64 // of Agent.clock, at the newest tick
 }

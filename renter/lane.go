@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
@@ -177,13 +176,10 @@ func (r *rate) take(now time.Time) error {
 // hear takes one message of the provider.
 func (j *job) hear(ctx context.Context, s p2p.Stream, m work.LaneDown) error {
 	if m.Receipt != nil {
-		err := j.a.Books.Update(ctx, func(tx *books.Tx) error {
-			_, err := tx.RecordReceipt(m.Receipt)
+		if err := j.takeReceipt(ctx, m.Receipt); err != nil {
 			return err
-		})
-		if err != nil {
-			return fmt.Errorf("receipt: %w", err)
 		}
+		j.checkReceipt(m.Receipt)
 		j.changed()
 	}
 	if m.Refused != nil {
@@ -217,6 +213,10 @@ func (j *job) onBeat(ctx context.Context, b work.Beat, up *work.LaneUp) error {
 	if b.State == work.Ended && rec.End == nil {
 		return badStatus("ended without a signed end")
 	}
+	interval, err := j.takeEvidence(b)
+	if err != nil {
+		return err
+	}
 	if err := j.measure(b.State); err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func (j *job) onBeat(ctx context.Context, b work.Beat, up *work.LaneUp) error {
 	}
 	j.mu.Unlock()
 	if b.Claim {
-		v, err := j.pay(ctx, b)
+		v, err := j.pay(ctx, b, interval)
 		if err != nil {
 			return err
 		}

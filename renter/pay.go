@@ -61,7 +61,7 @@ func (j *job) agree(rec record, claim money.Micro, billable uint64) (money.Micro
 
 // pay signs what the provider claims, as far as agree bears it out. Nothing more is signed while two receipts are missing, since the
 // provider would have nothing to show for what it got: the newest voucher goes out again, for the receipt that a broken line lost.
-func (j *job) pay(ctx context.Context, b work.Beat) ([]byte, error) {
+func (j *job) pay(ctx context.Context, b work.Beat, interval *books.Interval) ([]byte, error) {
 	amount, segments, err := j.agree(j.record(), b.Charge, b.Billable)
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (j *job) pay(ctx context.Context, b work.Beat) ([]byte, error) {
 		return nil, err
 	}
 	var voucher []byte
-	var nothing, late bool
+	var nothing, late, raised bool
 	err = j.update(ctx, func(r *record) {
 		r.Meter, r.Metering, r.Sampled = saved, j.meter.State() == meter.Running, time.Now().UnixMilli()
 	}, func(tx *books.Tx, r *record) error {
@@ -87,8 +87,18 @@ func (j *job) pay(ctx context.Context, b work.Beat) ([]byte, error) {
 		}
 		voucher, err = tx.SignVoucher(j.lane(), amount, segments)
 		r.Paid, nothing = max(lane.Amount, amount), max(lane.Amount, amount) == 0
-		return err
+		seq := lane.Seq + 1
+		if raised = amount > lane.Amount; !raised {
+			seq = 0 // the newest voucher again
+		}
+		return errors.Join(err, j.keepEvidence(tx, interval, seq))
 	})
+	if err == nil {
+		j.ev.wait = nil
+	}
+	if err == nil && raised {
+		j.evidencePaid(voucher, interval)
+	}
 	if late {
 		j.log.Warn("not paying more: receipts are missing")
 	}
@@ -228,6 +238,9 @@ func (j *job) closeLane(tx *books.Tx, r *record, c closing) error {
 	}
 	if r.End == nil {
 		final = max(final, lane.Amount) // signed is signed, unless the provider itself takes less
+	}
+	if err := j.keepEvidence(tx, nil, 0); err != nil {
+		return err
 	}
 	if lane, err = tx.CloseLane(j.lane(), final); err != nil {
 		return err

@@ -72,6 +72,29 @@ func cpuModel() string {
 	return runtime.GOARCH + " processor"
 }
 
+// ClockMHz is how fast cores run now, as the mean of them; 0 where the machine does not tell, as many virtual ones.
+func ClockMHz(cores benchmark.Cores) (uint32, error) {
+	var sum, n uint64
+	for _, c := range cores {
+		b, err := os.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq", c))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("clock of core %d: %w", c, err)
+		}
+		khz, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
+		if err != nil {
+			return 0, fmt.Errorf("clock of core %d: %w", c, err)
+		}
+		sum, n = sum+khz/1000, n+1
+	}
+	if n == 0 {
+		return 0, nil
+	}
+	return uint32(sum / n), nil
+}
+
 // meminfo is a line of /proc/meminfo in bytes.
 func meminfo(key string) (uint64, error) {
 	v, err := field("/proc/meminfo", key)

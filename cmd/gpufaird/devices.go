@@ -202,6 +202,21 @@ func (d *devices) Measure(ctx context.Context, device wire.Hash, profile benchma
 	})
 }
 
+// Read implements provider.Devices: the clock of the cores. What a processor uses of energy is told for all of its cores together, to root
+// only, and so not of one lease.
+func (d *devices) Read(_ context.Context, leased []wire.Hash) (provider.Reading, error) {
+	d.mu.Lock()
+	var cores benchmark.Cores
+	for _, h := range leased {
+		if c := d.cpus[h]; c != nil {
+			cores = append(cores, c.cores...)
+		}
+	}
+	d.mu.Unlock()
+	mhz, err := suite.ClockMHz(cores)
+	return provider.Reading{ClockMHz: mhz}, err
+}
+
 // lockEvery is how often locks that another process held are tried again.
 const lockEvery = 15 * time.Second
 

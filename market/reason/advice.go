@@ -85,10 +85,14 @@ var advice = map[Code]Advice{
 	CreditOver:     {"the credit limit was reached while the job ran", "settle or prepay with `gpufair settle`", "settle, or raise the limit with `gpufaird credit`"},
 	RenterGone:     {"no vouchers came and there is no allowance", "check that the agent runs and is online", nothing},
 	OwnerReclaimed: {"the owner took the device back; the promised credit is off the charge", "run the job elsewhere", nothing},
-	RuntimeLost:    {"the container vanished", "run the job elsewhere", "run `gpufaird doctor`"},
-	DeviceFault:    {"the device failed; nothing is charged after the fault", "run the job elsewhere", "run `gpufaird doctor` and measure the device again"},
-	ProviderGone:   {"the provider could not be reached and the lease was released", "run the job elsewhere", "check the machine's power and network"},
-	OutOfMemory:    {"the job went over its memory", "ask for more memory, or use less", nothing},
+	EvidenceDiffers: {
+		"the provider signed for other evidence than it sent", "the money is not touched by it; keep `gpufair ledger proof` of the lease if you doubt what ran", "run `gpufaird ledger verify`",
+	},
+	ProviderRestarted: {"the provider's daemon was down; what ran meanwhile is not billed", nothing, nothing},
+	RuntimeLost:       {"the container vanished", "run the job elsewhere", "run `gpufaird doctor`"},
+	DeviceFault:       {"the device failed; nothing is charged after the fault", "run the job elsewhere", "run `gpufaird doctor` and measure the device again"},
+	ProviderGone:      {"the provider could not be reached and the lease was released", "run the job elsewhere", "check the machine's power and network"},
+	OutOfMemory:       {"the job went over its memory", "ask for more memory, or use less", nothing},
 }
 
 // Advice is the advice for c; ok is false for a code of a newer release.

@@ -55,21 +55,23 @@ const (
 
 // Why a lease ended.
 const (
-	Completed      Code = "completed"       // the job exited by itself
-	StoppedRenter  Code = "stopped_renter"  // the renter stopped the job or released the lease
-	NotReady       Code = "not_ready"       // the renter never acknowledged the lease
-	PrepareTimeout Code = "prepare_timeout" // preparing took longer than the offer allows
-	ImageInvalid   Code = "image_invalid"   // not an image, or not for this machine
-	CommandMissing Code = "command_missing" // the image has no such command
-	StartFailed    Code = "start_failed"    // the runtime could not start the job
-	TermOver       Code = "term_over"       // the agreed term is over
-	CreditOver     Code = "credit_over"     // credit limit reached: settle or prepay
-	RenterGone     Code = "renter_gone"     // no vouchers, and no allowance
-	OwnerReclaimed Code = "owner_reclaimed" // the owner took the device back
-	RuntimeLost    Code = "runtime_lost"    // the container vanished
-	DeviceFault    Code = "device_fault"    // the device failed
-	ProviderGone   Code = "provider_gone"   // the renter lost the provider and released the lease
-	OutOfMemory    Code = "out_of_memory"   // the job went over its memory
+	Completed         Code = "completed"          // the job exited by itself
+	StoppedRenter     Code = "stopped_renter"     // the renter stopped the job or released the lease
+	NotReady          Code = "not_ready"          // the renter never acknowledged the lease
+	PrepareTimeout    Code = "prepare_timeout"    // preparing took longer than the offer allows
+	ImageInvalid      Code = "image_invalid"      // not an image, or not for this machine
+	CommandMissing    Code = "command_missing"    // the image has no such command
+	StartFailed       Code = "start_failed"       // the runtime could not start the job
+	TermOver          Code = "term_over"          // the agreed term is over
+	CreditOver        Code = "credit_over"        // credit limit reached: settle or prepay
+	RenterGone        Code = "renter_gone"        // no vouchers, and no allowance
+	OwnerReclaimed    Code = "owner_reclaimed"    // the owner took the device back
+	RuntimeLost       Code = "runtime_lost"       // the container vanished
+	EvidenceDiffers   Code = "evidence_differs"   // a receipt names other evidence than was sent with its claim
+	ProviderRestarted Code = "provider_restarted" // what ran while the provider was down is not billed
+	DeviceFault       Code = "device_fault"       // the device failed
+	ProviderGone      Code = "provider_gone"      // the renter lost the provider and released the lease
+	OutOfMemory       Code = "out_of_memory"      // the job went over its memory
 )
 
 // Reason is a code with the figures of the case, for people.
