@@ -114,11 +114,11 @@ func (r *Reader) Known(device identity.PeerID) ([][]byte, error) {
 	if err != nil || len(epochs) == 0 {
 		return nil, err
 	}
-	return r.known(history.Origin{Peer: device, Epoch: epochs[len(epochs)-1]})
+	return r.heads(history.Origin{Peer: device, Epoch: epochs[len(epochs)-1]})
 }
 
-// known gives the heads of one log.
-func (r *Reader) known(o history.Origin) (out [][]byte, err error) {
+// heads gives the heads of one log.
+func (r *Reader) heads(o history.Origin) (out [][]byte, err error) {
 	w, _, err := load[witnessed](r.own, witnessKey(o))
 	if err != nil {
 		return nil, err
@@ -296,7 +296,7 @@ func (t *Tx) KeepCosigned(device identity.PeerID, note []byte) error {
 			return nil
 		}
 	}
-	return save(t.own, cosignedKey(device), cosignedBy{Account: w.Account, Note: got.Note})
+	return save(t.own, cosignedKey(device), cosignedBy{Account: w.Account, Note: got.Note, Proof: w.Proof})
 }
 
 // Suspect notes why a device's newest log is suspicious, until it shows that it is not.

@@ -137,8 +137,8 @@ func (r *Reader) cosigned(by identity.PeerID, c cosignedBy) (history.Cosigned, e
 	return history.OpenCosigned(c.Note, o.Peer, by)
 }
 
-// NewestCosigned gives the largest head of this ledger's log, in this epoch, that a device of account cosigned; ok is false if there is none.
-func (r *Reader) NewestCosigned(account identity.AccountID) (by identity.PeerID, best history.Cosigned, ok bool, err error) {
+// newestCosigned gives the largest head of this ledger's log, in this epoch, that a device of account cosigned; ok is false if there is none.
+func (r *Reader) newestCosigned(account identity.AccountID) (kept cosignedBy, best history.Cosigned, ok bool, err error) {
 	err = each(r.own, "cos/", func(k []byte, c cosignedBy) error {
 		device, err := deviceOf(k)
 		if err != nil || c.Account != account {
@@ -150,11 +150,12 @@ func (r *Reader) NewestCosigned(account identity.AccountID) (by identity.PeerID,
 		}
 		own := history.Origin{Peer: r.b.config.Device.Peer(), Epoch: uint64(r.b.Epoch())}
 		if got.Origin == own && (!ok || got.Size > best.Size) {
-			by, best, ok = device, got, true
+			kept, best, ok = c, got, true
+			kept.by = device
 		}
 		return nil
 	})
-	return by, best, ok, err
+	return kept, best, ok, err
 }
 
 // witnesses checks everything that is kept of others' logs, what others said of this one, and the kept proofs of two histories. It names

@@ -30,7 +30,7 @@ func (r *Reader) Prove(id ledger.Lane, attached []proof.Attachment) (proof.File,
 	if g.f.Checkpoint, err = r.Checkpoint(); err != nil {
 		return g.f, err
 	}
-	for _, step := range []func(Lane) error{g.vouchers, g.receipt, g.segments, g.settlements, g.entries, g.extensions} {
+	for _, step := range []func(Lane) error{g.vouchers, g.receipt, g.segments, g.settlements, g.cosigned, g.entries, g.extensions} {
 		if err := step(l); err != nil {
 			return g.f, fmt.Errorf("prove lane %s: %w", id.Short(), err)
 		}
@@ -183,6 +183,16 @@ func (g *gathering) settlements(l Lane) error {
 		g.indexes = append(g.indexes, binary.BigEndian.Uint64(at))
 	}
 	return nil
+}
+
+// cosigned takes the newest head of this log that the other side cosigned.
+func (g *gathering) cosigned(l Lane) error {
+	kept, got, ok, err := g.r.newestCosigned(l.Channel.Peer(g.r.b.self))
+	if err != nil || !ok {
+		return err
+	}
+	g.f.Cosigned, g.sizes[got.Size] = &proof.Cosigned{By: kept.by, Note: got.Note}, true
+	return g.delegation(kept.Proof)
 }
 
 // entries takes the lane's newest entries and those of its settlements, each with its inclusion proof.

@@ -65,6 +65,9 @@ type witnessed struct {
 type cosignedBy struct {
 	Account identity.AccountID `cbor:"1,keyasint"`
 	Note    []byte             `cbor:"2,keyasint"`
+	Proof   wire.Hash          `cbor:"3,keyasint"` // of the delegation by which the device acts for the account
+
+	by identity.PeerID
 }
 
 // forked is a kept [Fork].

@@ -26,7 +26,7 @@ import (
 // ask has one side check the other's log, without a network; the other gets the cosignature.
 func (p *party) ask(of *party) (err error) {
 	p.tb.Helper()
-	var known, extensions = [][]byte(nil), []Extension(nil)
+	known, extensions := [][]byte(nil), []Extension(nil)
 	var head, cosigned []byte
 	p.view(func(r *Reader) (err error) { known, err = r.Known(of.dev.Peer()); return err })
 	err = of.View(of.tb.Context(), func(r *Reader) (err error) { head, extensions, _, err = r.Standing(known); return err })
@@ -101,11 +101,11 @@ func TestWitness(t *testing.T) {
 	}
 	p.equal()
 	p.provider.view(func(r *Reader) error {
-		by, got, ok, err := r.NewestCosigned(p.renter.Self())
-		if !ok || by != p.renter.dev.Peer() || got.Size != 5 {
-			t.Errorf("newest cosignature: %v, %+v, %v", by, got, ok)
+		kept, got, ok, err := r.newestCosigned(p.renter.Self())
+		if !ok || kept.by != p.renter.dev.Peer() || got.Size != 5 {
+			t.Errorf("newest cosignature: %v, %+v, %v", kept.by, got, ok)
 		}
-		if _, _, ok, _ := r.NewestCosigned(identity.AccountID{1}); ok {
+		if _, _, ok, _ := r.newestCosigned(identity.AccountID{1}); ok {
 			t.Error("a cosignature by nobody")
 		}
 		return err

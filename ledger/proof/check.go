@@ -82,7 +82,7 @@ func Check(raw []byte) statement.Proof {
 func (f File) check() statement.Proof {
 	c := &check{f: f, role: f.Channel.RoleOf(f.Account), delegations: map[wire.Hash]identity.Delegation{}, settled: map[wire.Hash]voucher.Settlement{}}
 	var wrong *finding
-	for _, step := range []func() error{c.sides, c.vouchers, c.rates, c.receipt, c.settlements, c.log, c.entries, c.attachments, c.figures} {
+	for _, step := range []func() error{c.sides, c.vouchers, c.rates, c.receipt, c.settlements, c.log, c.cosigned, c.entries, c.attachments, c.figures} {
 		err := step()
 		if err == nil {
 			continue

@@ -1,6 +1,6 @@
 // Package proof is one file that shows a third person what a lease came to: the signed records of a lane, the entries that one side
-// booked for it, and the proofs that they stand in that side's signed log. It owns the file's format and its check, which needs neither
-// daemon nor store. It refuses to know where records come from and what a lease is: the market's records are named attachments, of which
+// booked for it, and the proofs that they stand in that side's signed log; and another file that shows that a device signed two histories
+// of its log. It owns the files' formats and their checks, which need neither daemon nor store. It refuses to know where records come from and what a lease is: the market's records are named attachments, of which
 // it checks only signatures and that they are about the lane.
 package proof
 
@@ -49,6 +49,13 @@ type File struct {
 	Extensions  []Extension        `cbor:"12,keyasint,omitempty"` // from the checkpoints in the records to Checkpoint
 	Older       Older              `cbor:"13,keyasint"`           // what was left out
 	Attachments []Attachment       `cbor:"14,keyasint,omitempty"`
+	Cosigned    *Cosigned          `cbor:"15,keyasint,omitempty"` // newest head of Account's log that the other side cosigned
+}
+
+// Cosigned is a head of the log with the cosignature of a device of the channel's other side.
+type Cosigned struct {
+	By   identity.PeerID `cbor:"1,keyasint"`
+	Note []byte          `cbor:"2,keyasint"`
 }
 
 // Settlement is a settlement with the signatures that it has.

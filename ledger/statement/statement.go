@@ -74,26 +74,6 @@ type Verdict struct {
 	Forks   int    `json:"forks,omitempty" doc:"proofs here that a counterparty's device signed two histories"`
 }
 
-// Credit is the answer to GET /credit: limits and what is used of them.
-type Credit struct {
-	Unit           string        `json:"unit"`
-	Stranger       string        `json:"stranger" doc:"limit for one account without settled history"`
-	StrangersTotal string        `json:"strangers_total" doc:"limit for all of them together"`
-	StrangersUsed  string        `json:"strangers_used"`
-	KnownPercent   uint32        `json:"known_percent" doc:"of what an account has settled"`
-	KnownCap       string        `json:"known_cap"`
-	Accounts       []CreditLimit `json:"accounts"`
-}
-
-// CreditLimit is one account's credit.
-type CreditLimit struct {
-	Account string `json:"account"`
-	Limit   string `json:"limit"`
-	Used    string `json:"used"`
-	Known   bool   `json:"known" doc:"has settled history"`
-	ByHand  bool   `json:"by_hand" doc:"set by the owner"`
-}
-
 // SetCredit is the request of PUT /credit/{account}.
 type SetCredit struct {
 	Limit string `json:"limit" doc:"an amount; empty: back to the rule"`
@@ -152,6 +132,8 @@ type Proof struct {
 	Origin      string            `json:"origin,omitempty" doc:"of the log of the account that made the file"`
 	Entries     uint64            `json:"entries" doc:"of that log"`
 	Root        string            `json:"root,omitempty" doc:"of that log"`
+	Cosigned    uint64            `json:"cosigned,omitempty" doc:"entries of that log which the other side cosigned"`
+	CosignedAt  time.Time         `json:"cosigned_at,omitzero" doc:"by the other side's clock"`
 	Proven      []string          `json:"proven,omitempty"`
 	NotProven   []string          `json:"not_proven,omitempty"`
 }
