@@ -278,6 +278,8 @@ func fail(err error) error {
 		return serve.Fail(http.StatusNotFound, err, "")
 	case errors.Is(err, identity.ErrPower):
 		return serve.Fail(http.StatusConflict, err, "settle on a device of the account that may pay, or link this one again with the power it needs")
+	case errors.Is(err, identity.ErrPower):
+		return serve.Fail(http.StatusConflict, err, "settle on a device of the account that may pay, or link this one again with the power it needs")
 	case errors.Is(err, books.ErrPaid):
 		return serve.Fail(http.StatusConflict, err, "give this payment its own reference")
 	case errors.Is(err, books.ErrReadOnly):

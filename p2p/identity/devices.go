@@ -247,6 +247,12 @@ func replacePEM(path, kind string, raw []byte) error {
 	return syncDir(dir)
 }
 
+// HasAccountKey reports whether the account's key lies in dir; on a linked PC it does not.
+func HasAccountKey(dir string) (bool, error) {
+	account, _, err := load(dir)
+	return account != nil, err
+}
+
 // holds reports whether key is of account.
 func holds(key ed25519.PrivateKey, account AccountID) bool {
 	return key != nil && AccountID(key.Public().(ed25519.PublicKey)) == account

@@ -18,11 +18,12 @@ import (
 // Identity is the verb `identity`: it works on the files, with or without a running daemon.
 func (d *Daemon) Identity() *cobra.Command {
 	c := &cobra.Command{
-		Use: "identity", Short: "show, back up and restore who you are",
+		Use: "identity", Short: "show, share, back up and restore who you are",
 		Long: "Your account is a key that stays in one file; this machine has a device key that the account lets act for it. Both are made\n" +
-			"once, at the first start or the first `identity show`, and are never overwritten.",
+			"once, at the first start or the first `identity show`, and are never overwritten. `identity link` lets another PC of yours\n" +
+			"act for the same account, with a device key of its own.",
 	}
-	c.AddCommand(d.identityShow(), d.identityExport(), d.identityImport())
+	c.AddCommand(d.identityShow(), d.identityLink(), d.identityExport(), d.identityImport())
 	return c
 }
 
@@ -57,13 +58,42 @@ func (d *Daemon) identityShow() *cobra.Command {
 			if d.JSON {
 				return d.PrintJSON(v)
 			}
-			pairs := [][2]string{{"account", v.Account}, {"peer", v.Peer}, {"powers", v.Powers}, {"keys", v.Dir}}
-			if v.Network != "" {
-				pairs = append(pairs, [2]string{"network", v.Network}, [2]string{"addresses", strings.Join(v.Addrs, "\n")})
-			}
-			return d.Pairs(pairs...)
+			return d.printIdentity(v)
 		},
 	}
+}
+
+// printIdentity prints who this PC is, and the account's other devices.
+func (d *Daemon) printIdentity(v local.Identity) error {
+	key := "on this PC"
+	if !v.AccountKey {
+		key = "on the PC that linked this one"
+	}
+	pairs := [][2]string{
+		{"account", v.Account}, {"peer", v.Peer}, {"powers", v.Powers}, {"cap of a lease", v.Cap}, {"account key", key}, {"keys", v.Dir},
+	}
+	if v.Network != "" {
+		pairs = append(pairs, [2]string{"network", v.Network}, [2]string{"addresses", strings.Join(v.Addrs, "\n")})
+	}
+	if err := d.Pairs(pairs...); err != nil || len(v.Devices) < 2 {
+		return err
+	}
+	fmt.Fprintln(d.Out)
+	t := d.Table("DEVICE", "POWERS", ">CAP", ">SERIAL", "STATE")
+	for _, one := range v.Devices {
+		t.Row(one.Peer, orDash(one.Powers), orDash(one.Cap), one.Serial, deviceState(one))
+	}
+	return t.Print()
+}
+
+func deviceState(one local.Device) string {
+	switch {
+	case one.Revoked && one.Since != nil:
+		return "revoked " + one.Since.Local().Format(time.DateTime)
+	case one.This:
+		return "this PC"
+	}
+	return "linked"
 }
 
 // live asks a running daemon who it is, without starting one.
@@ -87,6 +117,9 @@ func (d *Daemon) identityExport() *cobra.Command {
 			dir, err := d.identityDir()
 			if err != nil {
 				return err
+			}
+			if has, err := identity.HasAccountKey(dir); err == nil && !has {
+				return cli.Fail(cli.ExitRefused, "export the identity", identity.ErrNoAccountKey, onFirst)
 			}
 			if !yes {
 				ok, err := d.Confirm(cmd.Context(), "The phrase gives whoever sees it your whole account. Show it now?", "--yes")
@@ -153,7 +186,7 @@ func (d *Daemon) identityImport() *cobra.Command {
 			if d.JSON {
 				return d.PrintJSON(v)
 			}
-			return d.Pairs([2]string{"account", v.Account}, [2]string{"peer", v.Peer}, [2]string{"keys", v.Dir})
+			return d.printIdentity(v)
 		},
 	}
 }

@@ -40,10 +40,34 @@ func Describe(dev *identity.Device, dir string) (local.Identity, error) {
 	if err != nil {
 		return local.Identity{}, fmt.Errorf("own delegation: %w", err)
 	}
-	return local.Identity{
-		Account: dev.Account().String(), Peer: dev.Peer().String(), Powers: d.Powers.String(), Dir: dir, Addrs: []string{},
-	}, nil
+	v := local.Identity{
+		Account: dev.Account().String(), Peer: dev.Peer().String(), Powers: d.Powers.String(), Serial: d.Serial, Cap: capText(d), Dir: dir,
+		Addrs: []string{}, Devices: []local.Device{},
+	}
+	if v.AccountKey, err = identity.HasAccountKey(dir); err != nil {
+		return v, err
+	}
+	known, err := identity.Devices(dir)
+	for _, k := range known {
+		v.Devices = append(v.Devices, DescribeDevice(k))
+	}
+	return v, err
 }
+
+// DescribeDevice says what is known of a device of the account.
+func DescribeDevice(k identity.Known) local.Device {
+	v := local.Device{Peer: k.Device.String(), This: k.This, Revoked: k.Revoked()}
+	if d := k.Delegation; d != nil {
+		v.Serial, v.Powers, v.Cap = d.Serial, d.Powers.String(), capText(*d)
+	}
+	if r := k.Revocation; r != nil {
+		since := time.UnixMilli(r.Time).UTC()
+		v.Since = &since
+	}
+	return v
+}
+
+func capText(d identity.Delegation) string { return min(money.Micro(d.Cap), money.Max).String() }
 
 // Peers lists the connected peers.
 func (m meeting) Peers(context.Context) (local.Peers, error) {
