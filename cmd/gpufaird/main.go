@@ -52,7 +52,7 @@ First steps, as root:
 // root is the whole command line.
 func root(p *cli.Program) *cobra.Command {
 	d := &verbs.Daemon{
-		Program: p, Title: "gpufaird", Start: "gpufaird run",
+		Program: p, Title: "gpufaird", Start: "gpufaird run", Lends: true,
 		Place:  func() (state, socket string, err error) { return find(p) },
 		Static: func(ctx context.Context) []local.Check { return staticChecks(ctx, p, quietProbe()) },
 	}

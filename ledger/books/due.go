@@ -83,6 +83,9 @@ func (t *Tx) indexDue(l Lane) error {
 
 // setDue sets the account's due time. It belongs after every change of what is owed but by a running lane.
 func (t *Tx) setDue(role ledger.Role, u money.Unit, peer identity.AccountID) error {
+	if err := t.takeBack(role, u, peer); err != nil {
+		return err
+	}
 	unpaid, err := t.Unpaid(role, u, peer)
 	if err != nil {
 		return err
@@ -141,6 +144,22 @@ func (r *Reader) Unpaid(role ledger.Role, u money.Unit, peer identity.AccountID)
 	if err != nil {
 		return nil, err
 	}
+	return r.unpaid(role, u, peer, a)
+}
+
+// Claim is [Reader.Unpaid] with what was written off: what may be asked for.
+func (r *Reader) Claim(role ledger.Role, u money.Unit, peer identity.AccountID) ([]ledger.Debt, error) {
+	a, err := r.Account(role, u, peer)
+	if err != nil {
+		return nil, err
+	}
+	if a.Owed, err = ledger.AddSigned(a.Owed, int64(a.BadDebt)); err != nil {
+		return nil, err
+	}
+	return r.unpaid(role, u, peer, a)
+}
+
+func (r *Reader) unpaid(role ledger.Role, u money.Unit, peer identity.AccountID, a Account) ([]ledger.Debt, error) {
 	left, err := a.ended()
 	if err != nil {
 		return nil, err
@@ -158,6 +177,9 @@ func (r *Reader) Unpaid(role ledger.Role, u money.Unit, peer identity.AccountID)
 
 // checkDue compares what an account says of its due debts with its lanes.
 func (a *audit) checkDue(name string, role ledger.Role, u money.Unit, peer identity.AccountID, have Account) error {
+	if err := a.checkLost(name, role, u, peer, have); err != nil {
+		return err
+	}
 	lanes, err := a.r.Lanes(peer)
 	if err != nil {
 		return err

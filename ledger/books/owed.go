@@ -46,3 +46,27 @@ func maybe(ms int64) *time.Time {
 	t := when(ms)
 	return &t
 }
+
+// ShowClaim gives the leases that are unpaid between this account and a peer, in every unit and direction, written off or not: what a
+// proof of the debt must show.
+func (r *Reader) ShowClaim(peer identity.AccountID) (statement.Claim, error) {
+	out := statement.Claim{Account: peer.String(), Leases: []statement.UnpaidLease{}}
+	err := r.eachStanding(func(role ledger.Role, u money.Unit, whom identity.AccountID, _ Account) error {
+		if whom != peer {
+			return nil
+		}
+		debts, err := r.Claim(role, u, peer)
+		if err != nil {
+			return err
+		}
+		for _, d := range debts {
+			if d.Lane != (ledger.Lane{}) {
+				out.Leases = append(out.Leases, statement.UnpaidLease{
+					Lease: d.Lane.String(), Role: role.String(), Unit: string(u), Amount: d.Amount.String(), Since: when(d.Since), DueAt: when(d.Due),
+				})
+			}
+		}
+		return nil
+	})
+	return out, err
+}

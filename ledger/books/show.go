@@ -134,31 +134,6 @@ func (r *Reader) checkNewest(l Lane) ([]identity.AccountID, error) {
 	return append(out, got.Account), nil
 }
 
-// ShowCredit gives a unit's limits and what each renter uses of them.
-func (r *Reader) ShowCredit(u money.Unit) (statement.Credit, error) {
-	limits := r.b.Limits(u)
-	used, err := r.StrangersUsed(u, identity.AccountID{})
-	if err != nil {
-		return statement.Credit{}, err
-	}
-	out := statement.Credit{
-		Unit: string(u), Stranger: limits.Stranger.String(), StrangersTotal: limits.StrangersTotal.String(), StrangersUsed: used.String(),
-		KnownPercent: limits.KnownPercent, KnownCap: limits.KnownCap.String(), Accounts: []statement.CreditLimit{},
-	}
-	err = r.eachAccount(ledger.AsProvider, u, func(peer identity.AccountID, a Account) error {
-		exposure, err := a.Exposure()
-		if err != nil {
-			return err
-		}
-		out.Accounts = append(out.Accounts, statement.CreditLimit{
-			Account: peer.String(), Limit: limits.Limit(a.Standing).String(), Used: ledger.Positive(exposure).String(),
-			Known: a.Settled > 0, ByHand: a.ByHand != nil,
-		})
-		return nil
-	})
-	return out, err
-}
-
 // ShowSettlements gives every settlement.
 func (r *Reader) ShowSettlements() ([]statement.Settlement, error) {
 	out := []statement.Settlement{}

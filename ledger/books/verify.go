@@ -53,6 +53,7 @@ type audit struct {
 	settled  map[string]money.Micro
 	listed   map[ledger.Lane]money.Micro // by settlements that both signed
 	signed   map[wire.Hash]settledBy     // by entry id
+	netted   map[wire.Hash]nettedBy      // by entry id
 	index    uint64
 	forks    int      // proofs against other devices
 	headNote headNote // as it was before the snapshot; Size 0 and no checkpoint if there is none
@@ -114,7 +115,7 @@ func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 }
 
 func (a *audit) run(h head) error {
-	for _, step := range []func() error{a.settlements, a.entries, func() error { return a.log(h) }, a.checkBalances, a.checkLanes, a.checkAccounts, a.note, a.witnesses, a.shown} {
+	for _, step := range []func() error{a.settlements, a.clearings, a.entries, a.allNetted, func() error { return a.log(h) }, a.checkBalances, a.checkLanes, a.checkAccounts, a.note, a.witnesses, a.shown} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -175,7 +176,7 @@ func (a *audit) entry(name string, i uint64, e ledger.Entry) error {
 	if e.Kind == ledger.KindSettlement {
 		return a.settlement(name, e)
 	}
-	return nil
+	return a.other(name, e)
 }
 
 // posting adds one posting to the sums.
@@ -196,7 +197,7 @@ func (a *audit) posting(e ledger.Entry, p ledger.Posting) error {
 	case ledger.Payable:
 		err, sum = add(a.owed, string(accountKey(ledger.AsRenter, p.Unit, p.Account.Peer)), -p.Amount), -p.Amount
 	}
-	if e.Kind == ledger.KindUsage || e.Kind == ledger.KindCorrection {
+	if e.Lane != (ledger.Lane{}) && (e.Kind == ledger.KindUsage || e.Kind == ledger.KindCorrection) {
 		a.lanes[e.Lane] += sum
 	}
 	return err

@@ -39,8 +39,12 @@ type Desk struct {
 	Peer func(ctx context.Context, account identity.AccountID) (identity.PeerID, error)
 	// Lanes finds the lanes whose ids start so.
 	Lanes func(ctx context.Context, start string) ([]ledger.Lane, error)
+	// Origin says where the credit limits come from; nil: this account lends nothing.
+	Origin func() statement.CreditOrigin
 	// Records gives the agent's own signed records of a lane (lease, release, end), for proofs; nil: there are none.
 	Records func(ctx context.Context, lane ledger.Lane) ([]proof.Attachment, error)
+	// Evidence puts the evidence of an interval, which the ledger can't read, into a line of a statement.
+	Evidence func(raw []byte) (statement.Interval, error)
 }
 
 // Register puts the ledger's operations on an API.
@@ -54,9 +58,11 @@ func Register(a huma.API, d Desk) {
 		return v, fail(err)
 	})
 	d.entries(a)
+	d.intervals(a)
 	d.owed(a)
 	d.credit(a)
 	d.settlements(a)
+	d.witnesses(a)
 }
 
 func (d Desk) entries(a huma.API) {
@@ -183,7 +189,7 @@ func (d Desk) listsLeases() string {
 func (d Desk) credit(a huma.API) {
 	serve.Get(a, "/credit", "Credit limits and what is used of them", func(ctx context.Context) (out statement.Credit, err error) {
 		err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowCredit(d.Unit); return err })
-		return out, fail(err)
+		return d.originated(out), fail(err)
 	})
 	huma.Register(a, serve.Op(http.MethodPut, "/credit/{account}", "Set one account's limit by hand"), func(ctx context.Context, in *struct {
 		Account string `path:"account"`
@@ -210,7 +216,7 @@ func (d Desk) credit(a huma.API) {
 			out, err = tx.ShowCredit(d.Unit)
 			return err
 		})
-		return &serve.Body[statement.Credit]{Body: out}, fail(err)
+		return &serve.Body[statement.Credit]{Body: d.originated(out)}, fail(err)
 	})
 }
 
@@ -274,7 +280,7 @@ func fail(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, books.ErrNoSettlement), errors.Is(err, books.ErrNoLane):
+	case errors.Is(err, books.ErrNoSettlement), errors.Is(err, books.ErrNoLane), errors.Is(err, books.ErrUnknownDevice):
 		return serve.Fail(http.StatusNotFound, err, "")
 	case errors.Is(err, identity.ErrPower):
 		return serve.Fail(http.StatusConflict, err, "settle on a device of the account that may pay, or link this one again with the power it needs")

@@ -2,11 +2,17 @@ package local
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/statement"
+	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/local/serve"
 )
 
@@ -16,4 +22,58 @@ func (d Desk) owed(a huma.API) {
 		err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowOwed(); return err })
 		return out, fail(err)
 	})
+	huma.Register(a, serve.Op(http.MethodGet, "/ledger/accounts/{account}/unpaid", "The leases of an account that are unpaid"),
+		func(ctx context.Context, in *struct {
+			Account string `path:"account"`
+		},
+		) (*serve.Body[statement.Claim], error) {
+			account, err := identity.ParseAccount(in.Account)
+			if err != nil {
+				return nil, serve.Fail(http.StatusUnprocessableEntity, err, "give an account as `ledger owed` prints it")
+			}
+			var out statement.Claim
+			err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowClaim(account); return err })
+			return &serve.Body[statement.Claim]{Body: out}, fail(err)
+		})
+	serve.Post(a, "/ledger/write-off", "Give up hope for what an account owes on leases that have ended", d.writeOff)
+}
+
+func (d Desk) writeOff(ctx context.Context, in statement.WriteOffRequest) (statement.WriteOff, error) {
+	account, err := identity.ParseAccount(in.Account)
+	if err != nil {
+		return statement.WriteOff{}, serve.Fail(http.StatusUnprocessableEntity, err, "give an account as `ledger owed` prints it")
+	}
+	unit := d.unit(in.Unit)
+	if err := unit.Validate(); err != nil {
+		return statement.WriteOff{}, serve.Fail(http.StatusUnprocessableEntity, err, "")
+	}
+	if in.Reason == "" || len(in.Reason) > ledger.MaxNote {
+		return statement.WriteOff{}, serve.Fail(http.StatusUnprocessableEntity, fmt.Errorf("a reason of %d bytes: want 1 to %d", len(in.Reason), ledger.MaxNote),
+			"say why: it stands in the ledger's entry, and nobody else reads it")
+	}
+	var amount money.Micro
+	err = d.Books.Update(ctx, func(t *books.Tx) (err error) {
+		amount, err = t.WriteOff(account, unit, in.Reason)
+		return err
+	})
+	if errors.Is(err, books.ErrNothingOwed) {
+		return statement.WriteOff{}, serve.Fail(http.StatusConflict, err, "`ledger owed` shows what is owed; leases that run can't be written off")
+	}
+	return statement.WriteOff{Account: account.String(), Unit: string(unit), Amount: amount.String(), Reason: in.Reason}, fail(err)
+}
+
+// unit is the unit that a request names, or the default one.
+func (d Desk) unit(name string) money.Unit {
+	if name == "" {
+		return d.Unit
+	}
+	return money.Unit(name)
+}
+
+// originated adds where the limits come from.
+func (d Desk) originated(c statement.Credit) statement.Credit {
+	if d.Origin != nil {
+		c.Origin = d.Origin()
+	}
+	return c
 }

@@ -44,10 +44,7 @@ func (d Desk) payment(ctx context.Context, in statement.SettleRequest) (books.Pa
 	if err != nil {
 		return bad(err)
 	}
-	unit := d.Unit
-	if in.Unit != "" {
-		unit = money.Unit(in.Unit)
-	}
+	unit := d.unit(in.Unit)
 	c := ledger.Channel{Renter: d.Books.Self(), Provider: account, Unit: unit}
 	if d.Role == ledger.AsProvider {
 		c.Renter, c.Provider = account, d.Books.Self()

@@ -52,7 +52,9 @@ func rent(t *testing.T, renter, provider side, lane byte, amount money.Micro, da
 	return o.Lane
 }
 
-func (s side) peerOf(context.Context, identity.AccountID) (identity.PeerID, error) { return s.dev.Peer(), nil }
+func (s side) peerOf(context.Context, identity.AccountID) (identity.PeerID, error) {
+	return s.dev.Peer(), nil
+}
 
 func (s side) owed(t *testing.T) statement.Debt {
 	t.Helper()

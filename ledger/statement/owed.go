@@ -28,3 +28,34 @@ type Debt struct {
 	Reminders   uint32     `json:"reminders" doc:"sent for the first unpaid lease, or as renter received"`
 	RemindedAt  *time.Time `json:"reminded_at,omitempty"`
 }
+
+// Claim is the answer to GET /ledger/accounts/{account}/unpaid: the leases that are unpaid, oldest first.
+type Claim struct {
+	Account string        `json:"account" doc:"the counterparty"`
+	Leases  []UnpaidLease `json:"leases"`
+}
+
+// UnpaidLease is one lease that has ended and is not paid in full, written off or not.
+type UnpaidLease struct {
+	Lease  string    `json:"lease"`
+	Role   string    `json:"role" enum:"provider,renter" doc:"mine"`
+	Unit   string    `json:"unit"`
+	Amount string    `json:"amount" doc:"that is unpaid, if payments settle the oldest leases first"`
+	Since  time.Time `json:"since" doc:"its end"`
+	DueAt  time.Time `json:"due_at"`
+}
+
+// WriteOffRequest gives up hope for what an account owes on leases that have ended.
+type WriteOffRequest struct {
+	Account string `json:"account" doc:"the counterparty"`
+	Unit    string `json:"unit,omitempty" doc:"empty: that of the settings"`
+	Reason  string `json:"reason" maxLength:"256" doc:"for the ledger's own entry"`
+}
+
+// WriteOff is what was written off.
+type WriteOff struct {
+	Account string `json:"account" doc:"the counterparty"`
+	Unit    string `json:"unit"`
+	Amount  string `json:"amount"`
+	Reason  string `json:"reason"`
+}

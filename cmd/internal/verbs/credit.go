@@ -17,12 +17,21 @@ func (d *Daemon) Credit() *cobra.Command {
 	c := &cobra.Command{
 		Use: "credit", Short: "how much renters may come to owe",
 		Long: "Three limits hold: for one account that never settled, for all of those together, and for accounts by what they have settled.\n" +
-			"`credit set` overrides them for one account. Without a verb it shows them.",
+			"A late payment or a debt written off takes an account's credit to 0, whatever it settled. `credit set` overrides the rule for one\n" +
+			"account. Without a verb it shows all of it, and how you stand with providers yourself.",
 		Example: fmt.Sprintf("  %s credit\n  %s credit set gf… --limit 25", d.Name, d.Name),
 	}
 	show := d.creditShow()
+	if !d.Lends {
+		c.Short, c.Long = "how you stand with providers", "What you owe each provider, what is held and prepaid, and whether a late payment takes your credit there. How much more\n"+
+			"a provider lets you owe is its own to say: `show` prints what it gives a stranger."
+		c.Example = fmt.Sprintf("  %s credit", d.Name)
+	}
 	c.RunE = show.RunE
-	c.AddCommand(show, d.creditSet())
+	c.AddCommand(show)
+	if d.Lends {
+		c.AddCommand(d.creditSet())
+	}
 	return c
 }
 
@@ -43,24 +52,65 @@ func (d *Daemon) printCredit(v statement.Credit) error {
 	if d.JSON {
 		return d.PrintJSON(v)
 	}
-	err := d.Pairs([2]string{"stranger", v.Stranger + " " + v.Unit}, [2]string{"strangers in all", v.StrangersUsed + " used of " + v.StrangersTotal + " " + v.Unit},
-		[2]string{"known", fmt.Sprintf("%d %% of what was settled, at most %s %s", v.KnownPercent, v.KnownCap, v.Unit)})
+	if v.Origin != (statement.CreditOrigin{}) {
+		if err := d.printLimits(v); err != nil {
+			return err
+		}
+	}
+	if len(v.Standings) == 0 {
+		return nil
+	}
+	if v.Origin != (statement.CreditOrigin{}) {
+		fmt.Fprintln(d.Out)
+	}
+	tab := d.Table("PROVIDER", ">I OWE", ">HELD", ">PREPAID", ">SETTLED", "UNIT", "CREDIT")
+	for _, s := range v.Standings {
+		credit := cli.Cell{Text: "the provider's to say"}
+		if s.Late {
+			credit = cli.Cell{Text: "none: a payment is late", Colour: cli.Bad}
+		}
+		tab.Row(s.Account, s.Owed, s.Held, s.Prepaid, s.Settled, s.Unit, credit)
+	}
+	return tab.Print()
+}
+
+// printLimits prints what I lend: the three limits, and each account's.
+func (d *Daemon) printLimits(v statement.Credit) error {
+	err := d.Pairs(
+		[2]string{"stranger", fmt.Sprintf("%s %s for one account (%s)", v.Stranger, v.Unit, v.Origin.Stranger)},
+		[2]string{"strangers in all", fmt.Sprintf("%s %s, %s used, of it %s written off (%s)", v.StrangersTotal, v.Unit, v.StrangersUsed, v.WrittenOff,
+			v.Origin.StrangersTotal)},
+		[2]string{"known", fmt.Sprintf("%d %% of what an account has settled, at most %s %s, %s used (%s)", v.KnownPercent, v.KnownCap, v.Unit, v.KnownUsed,
+			v.Origin.Known)})
 	if err != nil || len(v.Accounts) == 0 {
 		return err
 	}
 	fmt.Fprintln(d.Out)
-	tab := d.Table("ACCOUNT", ">USED", ">LIMIT", "UNIT", "BY")
+	tab := d.Table("ACCOUNT", ">USED", ">LIMIT", ">ROOM", "BECAUSE OF", ">PREPAID", ">SETTLED", ">WRITTEN OFF", "UNIT")
 	for _, a := range v.Accounts {
-		by := "stranger"
-		switch {
-		case a.ByHand:
-			by = "hand"
-		case a.Known:
-			by = "history"
-		}
-		tab.Row(a.Account, a.Used, a.Limit, v.Unit, by)
+		tab.Row(a.Account, a.Used, a.Limit, a.Room, because(a), a.Prepaid, a.Settled, a.WrittenOff, v.Unit)
 	}
 	return tab.Print()
+}
+
+// because says what ends an account's room.
+func because(a statement.CreditLimit) any {
+	switch a.Why {
+	case "late":
+		return cli.Cell{Text: "a late payment", Colour: cli.Bad}
+	case "written off":
+		return cli.Cell{Text: "a debt written off", Colour: cli.Bad}
+	case "dispute":
+		return cli.Cell{Text: "an open dispute", Colour: cli.Bad}
+	case "strangers_total":
+		return "the limit for all strangers"
+	case "by hand":
+		return "its limit, set by hand"
+	}
+	if a.Known {
+		return "its limit, by history"
+	}
+	return "the limit for a stranger"
 }
 
 func (d *Daemon) creditSet() *cobra.Command {

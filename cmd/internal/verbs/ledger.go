@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -35,6 +34,9 @@ func (d *Daemon) Ledger() *cobra.Command {
 	}
 	show := d.ledgerShow()
 	c.RunE = show.RunE
+	if d.Lends {
+		c.AddCommand(d.ledgerWriteOff())
+	}
 	c.AddCommand(show, d.ledgerOwed(), d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerProof(), d.ledgerWitness(), d.ledgerExport())
 	return c
 }
@@ -182,35 +184,6 @@ func (d *Daemon) ledgerEntries() *cobra.Command {
 	c.Flags().Uint64Var(&from, "from", 0, "index of the first entry")
 	c.Flags().IntVar(&limit, "limit", 100, "how many; 0: all")
 	return c
-}
-
-func (d *Daemon) ledgerStatement() *cobra.Command {
-	return &cobra.Command{
-		Use: "statement LEASE", Short: "what a lease cost, and whose signatures prove it", Args: exactly("the id of a lease, or the start of one", 1),
-		Example: fmt.Sprintf("  %s ledger statement 3fa9", d.Name),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			v, err := get[statement.Statement](cmd.Context(), d, "statement of lease "+args[0], "/ledger/leases/"+url.PathEscape(args[0]))
-			if err != nil {
-				return err
-			}
-			if d.JSON {
-				return d.PrintJSON(v)
-			}
-			err = d.Pairs([2]string{"lease", v.Lease}, [2]string{"with", v.Account + " (I am the " + v.Role + ")"},
-				[2]string{"amount", v.Amount + " " + v.Unit}, [2]string{"voucher", fmt.Sprintf("%s, number %d", v.Voucher, v.Sequence)},
-				[2]string{"receipt", orDash(v.Receipt)}, [2]string{"signed by", orDash(strings.Join(v.Signed, "\n"))},
-				[2]string{"settled", map[bool]string{true: "yes", false: "no"}[v.Settled]})
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(d.Out)
-			tab := d.Table(">INDEX", "TIME", "KIND", ">AMOUNT", "UNIT")
-			for _, e := range v.Entries {
-				tab.Row(e.Index, d.Time(e.Time, time.Now()), e.Kind, e.Amount, e.Unit)
-			}
-			return tab.Print()
-		},
-	}
 }
 
 func orDash(s string) string {

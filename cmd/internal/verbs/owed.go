@@ -1,13 +1,20 @@
 package verbs
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/cmd/internal/terms"
 	"github.com/gpufair/gpufair/ledger/statement"
 )
 
@@ -131,4 +138,92 @@ func (d *Daemon) noteDue(list []statement.Debt, now time.Time) {
 			d.Note("%s is late since %s: `%s ledger owed`", o.Account, d.maybe(o.DueAt, now), d.Name)
 		}
 	}
+}
+
+// leaseOr wants a lease, or with the account's flag none.
+func leaseOr(account *string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if *account == "" {
+			return exactly("the id of a lease, or the start of one", 1)(cmd, args)
+		}
+		if len(args) > 0 {
+			return cli.Usagef("give one of them", "a lease and --account together")
+		}
+		return nil
+	}
+}
+
+// proveDebt writes a folder with the proof of each unpaid lease of an account.
+func (d *Daemon) proveDebt(ctx context.Context, account, folder string) error {
+	v, err := get[statement.Claim](ctx, d, "prove the debt of "+short(account), "/ledger/accounts/"+url.PathEscape(account)+"/unpaid")
+	if err != nil {
+		return err
+	}
+	if len(v.Leases) == 0 {
+		return cli.Fail(cli.ExitNotFound, "prove the debt of "+short(account), errNothingUnpaid, "`ledger owed` shows who owes what")
+	}
+	if folder == "" {
+		folder = "debt-" + short(account)
+	}
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		return cli.Fail(cli.ExitSystem, "write the proof of a debt", err, "give with -o the name of a folder that is not there yet")
+	}
+	tab := d.Table("LEASE", "I AM THE", ">UNPAID", "UNIT", "SINCE", "DUE", "PROOF", "FILE")
+	worst := "ok"
+	for _, l := range v.Leases {
+		raw, err := d.fetchProof(ctx, l.Lease)
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(folder, "lease-"+short(l.Lease)+".proof")
+		if err := writeNew(file, raw); err != nil {
+			return cli.Fail(cli.ExitSystem, "write the proof of lease "+short(l.Lease), err, "")
+		}
+		result := terms.Check(raw).Result
+		if result != "ok" {
+			worst = result
+		}
+		now := time.Now()
+		tab.Row(short(l.Lease), l.Role, l.Amount, l.Unit, d.Time(l.Since, now), d.Time(l.DueAt, now), result, file)
+		if d.JSON {
+			if err := d.PrintJSON(l); err != nil {
+				return err
+			}
+		}
+	}
+	d.Note("wrote %s into %s; who gets them runs on each: %s ledger verify FILE", cli.Count(len(v.Leases), "proof"), cli.Clean(folder), d.Name)
+	if d.JSON {
+		return verdict(worst)
+	}
+	if err := tab.Print(); err != nil {
+		return err
+	}
+	return verdict(worst)
+}
+
+var errNothingUnpaid = errors.New("no lease with that account is unpaid")
+
+// ledgerWriteOff is the verb `ledger write-off`.
+func (d *Daemon) ledgerWriteOff() *cobra.Command {
+	var req statement.WriteOffRequest
+	c := &cobra.Command{
+		Use: "write-off ACCOUNT", Short: "give up hope for what an account owes on leases that have ended", Args: exactly("an account", 1),
+		Long: "It becomes a bad debt: it counts against the limit for all strangers, and the account gets no credit. The account still owes it, and is\n" +
+			"not told: when it pays after all, the ledger takes as much of the write-off back. `ledger proof --account` proves the debt to others.",
+		Example: fmt.Sprintf("  %s ledger write-off gf… --reason 'no answer since May'", d.Name),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Account = args[0]
+			v, err := send[statement.WriteOff](cmd.Context(), d, "write off what "+short(args[0])+" owes", http.MethodPost, "/ledger/write-off", req)
+			if err != nil {
+				return err
+			}
+			if d.JSON {
+				return d.PrintJSON(v)
+			}
+			return d.Pairs([2]string{"account", v.Account}, [2]string{"written off", v.Amount + " " + v.Unit}, [2]string{"reason", cli.Clean(v.Reason)})
+		},
+	}
+	c.Flags().StringVar(&req.Reason, "reason", "", "why, for your own ledger")
+	c.Flags().StringVar(&req.Unit, "unit", "", "unit of the debt (default that of the settings)")
+	return c
 }

@@ -19,14 +19,19 @@ import (
 )
 
 func (d *Daemon) ledgerProof() *cobra.Command {
-	var output string
+	var output, account string
 	c := &cobra.Command{
-		Use: "proof LEASE", Short: "one file that shows anybody what a lease came to", Args: exactly("the id of a lease, or the start of one", 1),
+		Use: "proof LEASE", Short: "one file that shows anybody what a lease came to", Args: leaseOr(&account),
 		Long: "The file holds the signed vouchers, the receipt, both sides' payments and this ledger's entries of the lease with the proofs that they\n" +
 			"stand in its signed log. Whoever gets it runs `ledger verify FILE`, without a daemon. It shows both accounts, the lease's amounts and\n" +
-			"the references of its payments; give it to nobody who should not see them.",
-		Example: fmt.Sprintf("  %s ledger proof 3fa9\n  %s ledger proof 3fa9 -o for-the-judge.proof", d.Name, d.Name),
+			"the references of its payments; give it to nobody who should not see them.\n" +
+			"With --account it writes a folder: a file for each lease with that account that is not paid, also if it was written off.",
+		Example: fmt.Sprintf("  %s ledger proof 3fa9\n  %s ledger proof 3fa9 -o for-the-judge.proof\n  %s ledger proof --account gf… -o debt",
+			d.Name, d.Name, d.Name),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if account != "" {
+				return d.proveDebt(cmd.Context(), account, output)
+			}
 			raw, err := d.fetchProof(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -45,7 +50,8 @@ func (d *Daemon) ledgerProof() *cobra.Command {
 			return verdict(v.Result)
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "", "write to this new `file` (default lease-<start of its id>.proof)")
+	c.Flags().StringVarP(&output, "output", "o", "", "write to this new `file` (default lease-<start of its id>.proof), or folder")
+	c.Flags().StringVar(&account, "account", "", "of all unpaid leases with this `account`")
 	return c
 }
 

@@ -16,6 +16,7 @@ type Daemon struct {
 	*cli.Program
 	Title string // what runs: "gpufaird", "the agent"
 	Start string // the command that starts it
+	Lends bool   // others come to owe this account: the verbs of an owner are there, too
 	// Place is the folder of the daemon's state and the socket of its local API, by the settings.
 	Place func() (state, socket string, err error)
 	// Client gives a client of the running daemon, starting it first where that is the program's way. Nil: the socket of Place.

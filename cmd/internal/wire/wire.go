@@ -26,6 +26,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/ledger/settle"
+	"github.com/gpufair/gpufair/ledger/statement"
 	"github.com/gpufair/gpufair/market/announce"
 	"github.com/gpufair/gpufair/market/book"
 	"github.com/gpufair/gpufair/market/work"
@@ -231,6 +232,8 @@ type Agent struct {
 	PeerOf func(ctx context.Context, account identity.AccountID) (identity.PeerID, error)
 	// Records gives the agent's own signed records of a lane, for proofs; may be nil.
 	Records func(ctx context.Context, lane ledger.Lane) ([]proof.Attachment, error)
+	// Origin says where the credit limits come from; nil: the agent lends nothing.
+	Origin func() statement.CreditOrigin
 	// Checks are the findings of doctor beyond those of the base; may be nil.
 	Checks func(ctx context.Context) []local.Check
 }
@@ -243,7 +246,7 @@ func (b *Base) Register(a Agent) { b.Operations(b.Server.API(), a) }
 func (b *Base) Operations(to huma.API, a Agent) {
 	serve.Meet(to, meeting{b, a.Checks})
 	ledgerlocal.Register(to, ledgerlocal.Desk{
-		Books: b.Books, Settle: b.Settle, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records,
+		Books: b.Books, Settle: b.Settle, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records, Evidence: interval, Origin: a.Origin,
 	})
 }
 
@@ -260,6 +263,7 @@ func (b *Base) Run(ctx context.Context, parts ...Part) error {
 	g.Go("store", b.db.Run)
 	g.Go("network", b.Network.Run)
 	g.Go("board", b.Board.Run)
+	g.Go("old evidence", b.dropEvidence)
 	g.Go("witness", b.witness.Run)
 	for _, p := range parts {
 		g.Go(p.Name, p.Run)
