@@ -37,6 +37,9 @@ import (
 //	set/<id>                     [Settled]
 //	pay/<payment>                id of the settlement with that outside reference
 //	wait/<peer>/<id>             settlements that wait for this side's decision
+//	net/<id>                     [Netted]
+//	nw/<id>                      clearings in which something is still to be done
+//	nr/<role><unit>/<peer>/<id>  amount that a clearing has set aside of a debt
 //	fraud/<lane>                 two vouchers with one sequence
 //	wit/<device><epoch>          [witnessed]: what is known of another device's log
 //	seen/<device><epoch>/<slot>  heads of it that were not checked yet

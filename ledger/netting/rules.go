@@ -76,7 +76,7 @@ func (c Clearing) Agree(mine Said) (Clearing, error) {
 		return c, ErrLast
 	case c.State == Agreed || c.State == Cleared:
 		return c, nil
-	case c.State != 0:
+	case c.State != 0 || c.dead():
 		return c, fmt.Errorf("%w: %s", ErrOver, c.State)
 	}
 	c.State = Agreed
@@ -132,10 +132,15 @@ func (c Clearing) Hear(said ...Said) Clearing {
 	switch {
 	case len(c.Missing()) == 0:
 		c.State = Cleared
-	case c.State.Reserves() && slices.ContainsFunc(c.Said, func(s Said) bool { return s.Refuses && !c.says(s.Device, false) }):
+	case c.State.Reserves() && c.dead():
 		c.State = Aborted
 	}
 	return c
+}
+
+// dead reports whether a member has refused that has not agreed.
+func (c Clearing) dead() bool {
+	return slices.ContainsFunc(c.Said, func(s Said) bool { return s.Refuses && !c.says(s.Device, false) })
 }
 
 func (c Clearing) says(device identity.PeerID, refuses bool) bool {

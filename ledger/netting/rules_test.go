@@ -89,6 +89,7 @@ func TestRules(t *testing.T) {
 	if c := bound.Hear(agree[2], refuse[2]).Hear(refuse[0]); c.State != netting.Aborted {
 		t.Errorf("an honest refusal after a lie: %s", c.State)
 	}
+	do("agree to what another has refused", 0, netting.ErrOver)(fresh.Hear(refuse[2]).Agree(agree[1]))
 	over := do("another refuses", netting.Aborted, nil)(bound.Hear(refuse[2]), nil)
 	do("agree after that", netting.Aborted, netting.ErrOver)(over.Agree(agree[1]))
 	do("all signatures after that", netting.Cleared, nil)(over.Hear(agree...), nil)
