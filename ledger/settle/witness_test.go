@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"golang.org/x/mod/sumdb/note"
 
@@ -25,7 +24,6 @@ import (
 	"github.com/gpufair/gpufair/ledger/statement"
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/identity"
-	"github.com/gpufair/gpufair/p2p/libp2p"
 	"github.com/gpufair/gpufair/p2p/p2ptest"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
@@ -412,90 +410,4 @@ func TestWitnessStrangers(t *testing.T) {
 			t.Error(provider.books.ReadOnly())
 		}
 	})
-}
-
-// Peers are asked by themselves: at first, ten minutes after new records, at a lane's end, and when somebody says so.
-func TestWitnessRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, renter, provider := twoKeepers(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- provider.Run(ctx) }()
-		after := func(d time.Duration, want uint64, what string) {
-			t.Helper()
-			time.Sleep(d)
-			synctest.Wait()
-			if w := provider.about(renter); w.Checked != want {
-				t.Errorf("%s: %d entries are checked, want %d", what, w.Checked, want)
-			}
-		}
-		after(time.Minute, 3, "at first")
-		voucherFor(renter, provider, 1, 40, 50, 60)
-		after(5*time.Minute, 3, "soon after new records")
-		after(10*time.Minute, 6, "long after new records")
-		voucherFor(renter, provider, 1, 70, 80)
-		provider.update(func(tx *books.Tx) error { _, err := tx.CloseLane(ledger.Lane{1}, 80); return err })
-		after(time.Minute, 8, "after the lane's end")
-		openLane(renter, provider, 2)
-		voucherFor(renter, provider, 2, 10, 20)
-		provider.Soon(renter.dev.Peer())
-		after(time.Second, 10, "when told")
-
-		n.Partition(renter.dev.Peer(), provider.dev.Peer())
-		voucherFor(renter, provider, 2, 30, 40)
-		after(time.Hour, 10, "while the peer is away")
-		n.Heal(renter.dev.Peer(), provider.dev.Peer())
-		n.Mesh()
-		after(time.Minute, 12, "when it is back")
-		renter.net.Handle(witnessProtocol, settle.WitnessLimits(), p2p.Answer(1<<16, func(context.Context, identity.PeerID, settle.Heads) (settle.Heads, error) {
-			return settle.Heads{}, p2p.Errorf(p2p.KindBusy, "later")
-		}))
-		voucherFor(renter, provider, 2, 50, 60)
-		after(time.Hour, 12, "while the peer is busy")
-		renter.net.Handle(witnessProtocol, settle.WitnessLimits(), renter.Handler())
-		after(2*time.Hour, 14, "when the peer has time")
-		cancel()
-		must(t, <-ended)
-	})
-}
-
-// The same over sockets.
-func TestWitnessOverLibp2p(t *testing.T) {
-	var all []*keeper
-	for range 2 {
-		dev := p2ptest.Device(t)
-		n, err := libp2p.New(dev, libp2p.Local("test"), nil, slog.New(slog.NewTextHandler(io.Discard, nil)))
-		must(t, err)
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- n.Run(ctx) }()
-		t.Cleanup(func() {
-			cancel()
-			must(t, errors.Join(<-ended, n.Close()))
-		})
-		all = append(all, newKeeper(t, n, dev, &kv.Memory{}, t.TempDir()))
-	}
-	renter, provider := all[0], all[1]
-	must(t, renter.net.Connect(t.Context(), p2p.PeerAddr{Peer: provider.dev.Peer(), Addrs: provider.net.Addrs()}))
-	for lane := range byte(3) {
-		openLane(renter, provider, 1+lane)
-		voucherFor(renter, provider, 1+lane, 10, 20, 30, 40, 50)
-	}
-	for range 3 {
-		must(t, provider.Ask(t.Context(), renter.dev.Peer()))
-		voucherFor(renter, provider, 1, renterAmount(t, renter)+10)
-	}
-	if a, b := provider.about(renter), renter.about(provider); a.Checked != 17 || a.Cosigned != 17 || b.Checked != 17 || b.Cosigned != 17 {
-		t.Errorf("%+v, %+v", a, b)
-	}
-}
-
-func renterAmount(t *testing.T, k *keeper) (amount money.Micro) {
-	t.Helper()
-	must(t, k.books.View(t.Context(), func(r *books.Reader) error {
-		l, err := r.Lane(ledger.Lane{1})
-		amount = l.Amount
-		return err
-	}))
-	return amount
 }
