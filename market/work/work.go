@@ -23,6 +23,7 @@ const (
 	ProtoLogs     = "logs"     // a job's output from an offset on
 	ProtoBlob     = "blob"     // chunks by hash, both ways
 	ProtoSettle   = "settle"   // newest vouchers, settlements
+	ProtoRecover  = "recover"  // what a peer has of our dealings, after a restore
 	ProtoWitness  = "witness"  // how each other's ledgers grew, cosignatures
 	ProtoClaims   = "claims"   // reminders, disputes, payment details
 	ProtoNet      = "net"      // circles of debts: finding and clearing them

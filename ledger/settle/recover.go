@@ -1,0 +1,243 @@
+package settle
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/statement"
+	"github.com/gpufair/gpufair/ledger/voucher"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
+)
+
+// Limits of the conversation about what was lost.
+const (
+	copiesAPage = 4                                                   // lanes, or settlements
+	maxPlace    = 64                                                  // bytes of a place to go on from
+	maxBadPages = 8                                                   // with something wrong, of one peer
+	maxPages    = 1 << 15                                             // of one peer
+	maxCopies   = copiesAPage*(2*voucher.MaxSettlement+8<<10) + 4<<10 // bytes of a message
+)
+
+// RecoverLimits is what the protocol may cost.
+func RecoverLimits() p2p.Limits {
+	return p2p.Limits{Streams: 16, PeerStreams: 4, Idle: 30 * time.Second}
+}
+
+// RecoverAsk is the request: what do you have of our dealings, from a place on? It may be repeated; it changes nothing.
+type RecoverAsk struct {
+	Delegation []byte `cbor:"1,keyasint"`           // of the device that asks
+	Place      []byte `cbor:"2,keyasint,omitempty"` // as the last answer gave it; none: from the beginning
+}
+
+// RecoverAnswer is one page of what the answerer has of its dealings with the asker's account: lanes first, then settlements.
+type RecoverAnswer struct {
+	Delegation []byte              `cbor:"1,keyasint"` // of the device that answers
+	Lanes      []books.LaneCopy    `cbor:"2,keyasint,omitempty"`
+	Settled    []books.SettledCopy `cbor:"3,keyasint,omitempty"`
+	Place      []byte              `cbor:"4,keyasint,omitempty"` // to go on from; none: that was all
+}
+
+// RecoveryConfig is what the conversation needs.
+type RecoveryConfig struct {
+	Network  p2p.Network
+	Protocol p2p.Protocol
+	Books    *books.Books
+	// Peer finds the device on which an account was last dealt with.
+	Peer func(ctx context.Context, account identity.AccountID) (identity.PeerID, error)
+	Log  *slog.Logger
+}
+
+// Recovery is the conversation by which a ledger that was restored gets back what it lost: from the peers that it dealt with. Safe for
+// concurrent use.
+type Recovery struct {
+	c       RecoveryConfig
+	arrived chan identity.PeerID // peers that connected
+}
+
+// NewRecovery makes a service; the caller serves its Handler and runs it.
+func NewRecovery(c RecoveryConfig) (*Recovery, error) {
+	if c.Network == nil || c.Books == nil || c.Protocol == "" || c.Peer == nil || c.Log == nil {
+		return nil, errors.New("recovery config: network, protocol, books, peer and log are needed")
+	}
+	return &Recovery{c: c, arrived: make(chan identity.PeerID, 64)}, nil
+}
+
+// Handler answers other peers: a device hears what this side has of its own account, and nothing else.
+func (r *Recovery) Handler() p2p.Handler {
+	return p2p.Answer(maxCopies, func(ctx context.Context, from identity.PeerID, a RecoverAsk) (RecoverAnswer, error) {
+		if len(a.Place) > maxPlace || len(a.Delegation) > maxDelegation {
+			return RecoverAnswer{}, p2p.Errorf(p2p.KindBadRequest, "place or delegation too long")
+		}
+		d, err := identity.OpenDelegation(a.Delegation)
+		if err != nil {
+			return RecoverAnswer{}, err
+		}
+		if d.Device != from {
+			return RecoverAnswer{}, p2p.Errorf(p2p.KindForbidden, "the delegation is of another device")
+		}
+		out := RecoverAnswer{Delegation: r.c.Books.Device().Delegation()}
+		err = r.c.Books.View(ctx, func(b *books.Reader) (err error) {
+			out.Lanes, out.Settled, out.Place, err = b.Copies(d.Account, a.Place, copiesAPage)
+			return err
+		})
+		return out, err
+	})
+}
+
+// Found is what a peer gave back.
+type Found struct {
+	Account     identity.AccountID // that the peer speaks for
+	Lanes       int                // of which something was lost
+	Settlements int                // that were lost
+	Unchanged   int                // lanes and settlements that were here as they are there
+}
+
+// ErrNotOurs says that a peer gave back something that no check bears out.
+var ErrNotOurs = errors.New("it gave back records that are not what was signed")
+
+// Ask takes back all that peer has of its dealings with this account. What does not pass every check is left out, and the error wraps
+// ErrNotOurs; what does is kept all the same. It may be repeated.
+func (r *Recovery) Ask(ctx context.Context, peer identity.PeerID) (Found, error) {
+	var f Found
+	var wrong error
+	bad := 0
+	ask := RecoverAsk{Delegation: r.c.Books.Device().Delegation()}
+	for range maxPages {
+		got, err := r.page(ctx, peer, &f, ask)
+		if err != nil {
+			return f, r.about(peer, err)
+		}
+		if err := r.adopt(ctx, &f, got); err != nil {
+			wrong, bad = errors.Join(wrong, err), bad+1
+		}
+		if errors.Is(wrong, books.ErrReadOnly) {
+			return f, r.about(peer, wrong)
+		}
+		if len(got.Place) > 0 && bytes.Compare(got.Place, ask.Place) > 0 && bad < maxBadPages {
+			ask.Place = got.Place
+			continue
+		}
+		if len(got.Place) > 0 {
+			wrong = errors.Join(wrong, errors.New("its pages go on"))
+		}
+		if wrong != nil {
+			return f, r.about(peer, fmt.Errorf("%w: %w", ErrNotOurs, wrong))
+		}
+		return f, r.c.Books.Update(ctx, func(t *books.Tx) error { return t.Answered(f.Account, peer) })
+	}
+	return f, r.about(peer, fmt.Errorf("%w: over %d pages", ErrNotOurs, maxPages))
+}
+
+func (r *Recovery) about(peer identity.PeerID, err error) error {
+	return fmt.Errorf("recover from %s: %w", peer.Short(), err)
+}
+
+// page asks for one page, and checks for whom the peer speaks.
+func (r *Recovery) page(ctx context.Context, peer identity.PeerID, f *Found, ask RecoverAsk) (got RecoverAnswer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	if err := p2p.Call(ctx, r.c.Network, peer, r.c.Protocol, ask, &got, maxCopies); err != nil {
+		return got, err
+	}
+	d, err := identity.OpenDelegation(got.Delegation)
+	switch {
+	case err != nil:
+		return got, err
+	case d.Device != peer || !f.Account.IsZero() && f.Account != d.Account:
+		return got, fmt.Errorf("%w: it answers for account %s", identity.ErrPower, d.Account.Short())
+	case len(got.Lanes) > copiesAPage || len(got.Settled) > copiesAPage || len(got.Place) > maxPlace:
+		return got, fmt.Errorf("%w: a page of %d lanes and %d settlements", ErrNotOurs, len(got.Lanes), len(got.Settled))
+	}
+	f.Account = d.Account
+	return got, nil
+}
+
+// adopt takes one page into the books, and gives what of it could not be taken.
+func (r *Recovery) adopt(ctx context.Context, f *Found, got RecoverAnswer) error {
+	if len(got.Lanes)+len(got.Settled) == 0 {
+		return nil
+	}
+	var wrong error
+	now := *f
+	err := r.c.Books.Update(ctx, func(t *books.Tx) error {
+		wrong, now = nil, *f
+		for _, c := range got.Lanes {
+			a, err := t.AdoptLane(f.Account, c)
+			wrong = errors.Join(wrong, err)
+			now.count(&now.Lanes, a.Changed, err)
+		}
+		for _, c := range got.Settled {
+			changed, err := t.AdoptSettlement(f.Account, c)
+			if len(c.Counter) > 0 { // one that is not signed by both decides nothing
+				wrong = errors.Join(wrong, err)
+			}
+			now.count(&now.Settlements, changed, err)
+		}
+		return nil
+	})
+	*f = now
+	return errors.Join(err, wrong)
+}
+
+func (f *Found) count(lost *int, changed bool, err error) {
+	switch {
+	case err != nil:
+	case changed:
+		*lost++
+	default:
+		f.Unchanged++
+	}
+}
+
+// AskAll asks everybody who has not answered since the restore, and says what came of each: the ledger verb. It asks a few at a time.
+func (r *Recovery) AskAll(ctx context.Context) ([]statement.Recovered, error) {
+	list, err := r.toAsk(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]statement.Recovered, len(list))
+	if err := each(ctx, len(list), func(i int) { out[i] = r.askAccount(ctx, list[i].Account) }); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (r *Recovery) toAsk(ctx context.Context) (list []books.Pending, err error) {
+	err = r.c.Books.View(ctx, func(b *books.Reader) (err error) { list, err = b.ToAsk(); return err })
+	return list, err
+}
+
+// askAccount asks one account where it was dealt with last.
+func (r *Recovery) askAccount(ctx context.Context, a identity.AccountID) statement.Recovered {
+	out := statement.Recovered{Account: a.String(), Result: statement.Unchanged}
+	peer, err := r.c.Peer(ctx, a)
+	var f Found
+	if err == nil {
+		f, err = r.Ask(ctx, peer)
+	}
+	if err == nil && f.Account != a {
+		err = fmt.Errorf("device %s speaks for account %s now", peer.Short(), f.Account.Short())
+	}
+	out.Leases, out.Settlements = f.Lanes, f.Settlements
+	switch {
+	case f.Lanes+f.Settlements > 0:
+		out.Result = statement.Found
+		r.c.Log.Info("records recovered", "account", a.Short(), "leases", f.Lanes, "settlements", f.Settlements)
+	case err != nil && errors.Is(err, ErrNotOurs):
+		out.Result = statement.NotOurs
+	case err != nil:
+		out.Result = statement.Unreachable
+	}
+	if err != nil {
+		out.Detail = err.Error()
+		note := r.c.Books.Update(context.WithoutCancel(ctx), func(t *books.Tx) error { return t.NotReached(a, err.Error()) })
+		r.c.Log.Info("not recovered yet", "account", a.Short(), "err", errors.Join(err, note))
+	}
+	return out
+}
