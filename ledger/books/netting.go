@@ -27,7 +27,7 @@ var (
 
 // Limits of what other accounts may leave here.
 const (
-	maxOpen      = 64                  // clearings that set something aside
+	maxPeerOpen  = 8                   // clearings that set something aside of one debt
 	maxRefused   = 256                 // refusals that are kept
 	clearAhead   = 60 * 60 * 1000      // milliseconds to a deadline, by this side's clock
 	refusedFor   = 24 * 60 * 60 * 1000 // milliseconds after the deadline for which a refusal is kept: more than clocks are wrong by
@@ -65,97 +65,6 @@ func legs(t netting.Terms, device identity.PeerID) (out []leg) {
 		out = append(out, leg{ledger.AsRenter, t.Channel(*side.Owes), side.Owes.Creditor})
 	}
 	return out
-}
-
-// Aside is what clearings have set aside of what peer owes us in a unit, or as renter of what we owe it. It is owed as before.
-func (r *Reader) Aside(role ledger.Role, u money.Unit, peer identity.AccountID) (sum money.Micro, err error) {
-	for p, err := range r.own.Iterate(asidePrefix(role, u, peer), nil) {
-		if err != nil {
-			return 0, err
-		}
-		amount, err := r.balanceAt(p.Key)
-		if err != nil {
-			return 0, err
-		}
-		if sum, err = money.Add(sum, ledger.Positive(amount)); err != nil {
-			return 0, err
-		}
-	}
-	return sum, nil
-}
-
-// Clearable is what peer owes us in a unit, or as renter what we owe it, less what clearings have set aside.
-func (r *Reader) Clearable(role ledger.Role, u money.Unit, peer identity.AccountID) (money.Micro, error) {
-	a, err := r.Account(role, u, peer)
-	if err != nil {
-		return 0, err
-	}
-	aside, err := r.Aside(role, u, peer)
-	owed := ledger.Positive(a.Owed)
-	return owed - min(owed, aside), err
-}
-
-// Clearables gives all that can be cleared of what we owe in a unit, or as provider of what we are owed: the largest first, then by account.
-func (r *Reader) Clearables(role ledger.Role, u money.Unit) (out []netting.Debt, err error) {
-	err = r.eachAccount(role, u, func(peer identity.AccountID, _ Account) error {
-		amount, err := r.Clearable(role, u, peer)
-		if err != nil || amount == 0 {
-			return err
-		}
-		d := netting.Debt{Debtor: r.b.self, Creditor: peer, Unit: u, Amount: amount}
-		if role == ledger.AsProvider {
-			d.Debtor, d.Creditor = peer, r.b.self
-		}
-		out = append(out, d)
-		return nil
-	})
-	slices.SortStableFunc(out, func(a, b netting.Debt) int { return cmp.Compare(b.Amount, a.Amount) })
-	return out, err
-}
-
-// Clearing gives a clearing, or ErrNoClearing.
-func (r *Reader) Clearing(id wire.Hash) (Netted, error) {
-	v, ok, err := load[Netted](r.own, clearingKey(id))
-	if err == nil && !ok {
-		err = fmt.Errorf("clearing %s: %w", id.Short(), ErrNoClearing)
-	}
-	return v, err
-}
-
-// Clearings calls f with each clearing, in no order that means anything.
-func (r *Reader) Clearings(f func(id wire.Hash, v Netted) error) error {
-	for p, err := range r.own.Iterate([]byte("net/"), nil) {
-		if err != nil {
-			return err
-		}
-		var v Netted
-		if err := wire.UnmarshalStrict(p.Value, &v); err != nil {
-			return fmt.Errorf("clearing %x: %w: %w", p.Key, ErrCorrupt, err)
-		}
-		id, err := v.Terms.ID()
-		if err != nil {
-			return err
-		}
-		if err := f(id, v); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// OpenClearings are those in which something is still to be done: they set something aside, or count and were not brought to all members.
-func (r *Reader) OpenClearings() (out []wire.Hash, err error) {
-	for p, err := range r.own.Iterate([]byte("nw/"), nil) {
-		if err != nil {
-			return nil, err
-		}
-		var id wire.Hash
-		if copy(id[:], p.Key[len("nw/"):]) != len(id) {
-			return nil, fmt.Errorf("open clearing %x: %w", p.Key, ErrCorrupt)
-		}
-		out = append(out, id)
-	}
-	return out, nil
 }
 
 // clearing gives what is kept of the clearing with terms t, or a fresh one. It checks t.
@@ -197,15 +106,18 @@ func (r *Reader) fits(t netting.Terms) error {
 	return nil
 }
 
-// room checks that one more clearing may be open.
-func (r *Reader) room() error {
-	n := 0
-	for p, err := range r.own.Iterate([]byte("nr/"), nil) {
-		if err != nil {
-			return err
+// room checks that one more clearing may set something aside of each of its debts here.
+func (r *Reader) room(t netting.Terms) error {
+	for _, l := range legs(t, r.b.config.Device.Peer()) {
+		n := 0
+		for _, err := range r.own.Iterate(asidePrefix(l.role, t.Unit, l.peer), nil) {
+			if err != nil {
+				return err
+			}
+			n++
 		}
-		if n++; n >= 2*maxOpen {
-			return fmt.Errorf("%w: %d open at %x", ErrClearings, maxOpen, p.Key[:1])
+		if n >= maxPeerOpen {
+			return fmt.Errorf("%w: %d with account %s", ErrClearings, n, l.peer.Short())
 		}
 	}
 	return nil
@@ -220,7 +132,7 @@ func (t *Tx) ProposeClearing(terms netting.Terms) error {
 	}
 	c, err := netting.Propose(t.b.config.Device.Peer(), terms)
 	if err == nil {
-		err = errors.Join(t.fits(terms), t.room())
+		err = errors.Join(t.fits(terms), t.room(terms))
 	}
 	if err != nil {
 		return fmt.Errorf("propose clearing %s: %w", id.Short(), err)
@@ -237,7 +149,7 @@ func (t *Tx) AgreeClearing(terms netting.Terms, words []netting.Word) (netting.C
 	}
 	c, err := hear(v.Clearing, words)
 	if err == nil && c.State == 0 {
-		err = errors.Join(t.fits(terms), t.room())
+		err = errors.Join(t.fits(terms), t.room(terms))
 	}
 	if err == nil && c.State != netting.Cleared && c.State != netting.Agreed {
 		var mine netting.Said

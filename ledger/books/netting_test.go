@@ -316,7 +316,7 @@ func TestClearingsBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if agreed != maxOpen || refused != maxRefused {
+		if agreed != maxPeerOpen || refused != maxRefused {
 			t.Errorf("agreed to %d, refused %d", agreed, refused)
 		}
 		time.Sleep(25 * time.Hour)
