@@ -13,16 +13,43 @@ import (
 
 func vectorHash(name string) wire.Hash { return wire.Sum("gpufair/test", []byte(name)) }
 
+// scribe signs records and keeps their vectors.
+type scribe struct {
+	t                *testing.T
+	provider, renter *identity.Device
+	list             []identitytest.Vector
+}
+
+func (s *scribe) sign(name string, dev *identity.Device, d identity.Domain, body identity.Body) []byte {
+	s.t.Helper()
+	v, raw := identitytest.Signed(s.t, name, dev, d, body)
+	s.list = append(s.list, v)
+	return raw
+}
+
+// hash is a vector of what is hashed and not signed.
+func (s *scribe) hash(name string, h wire.Hash) {
+	s.list = append(s.list, identitytest.Vector{Name: name, Hash: h.String()})
+}
+
+func (s *scribe) reads(name string, err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Errorf("%s: %v", name, err)
+	}
+}
+
 // The exact bytes of one record of each kind, for other programs and for our own later ones; written out apart from the helpers of other
 // tests: they must never change.
 func TestVectors(t *testing.T) {
-	provider, renter := identitytest.Provider(t).Device, identitytest.Renter(t).Device
-	var list []identitytest.Vector
-	sign := func(name string, dev *identity.Device, d identity.Domain, body identity.Body) []byte {
-		v, raw := identitytest.Signed(t, name, dev, d, body)
-		list = append(list, v)
-		return raw
-	}
+	s := &scribe{t: t, provider: identitytest.Provider(t).Device, renter: identitytest.Renter(t).Device}
+	s.sealedAuction()
+	s.spotNotice()
+	identitytest.Check(t, "testdata/vectors.json", s.list)
+}
+
+func (s *scribe) sealedAuction() {
+	provider, renter, sign := s.provider, s.renter, s.sign
 	open := sign("open", provider, auction.DomainOpen, auction.Open{
 		Header: provider.Header(1), Delegation: provider.DelegationHash(), Offer: vectorHash("offer"), Lot: 1, K: 4, MinTerm: 300, MaxTerm: 86400,
 		Unit: money.Credit, Reserve: 200_000, Mode: auction.First, Bond: 66_666, Commit: 20, Grace: 3, Reveal: 10, Decline: 60, Rules: 1,
@@ -34,7 +61,7 @@ func TestVectors(t *testing.T) {
 		Needs: vectorHash("needs"), Use: vectorHash("use terms"), Voucher: vectorHash("voucher"), Group: vectorHash("group"),
 	}.Encode()
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	commit := sign("commit", renter, auction.DomainCommit, auction.Commit{
 		Header: renter.Header(1), Delegation: renter.DelegationHash(), Auction: id,
@@ -42,7 +69,7 @@ func TestVectors(t *testing.T) {
 	})
 	var log auction.Log
 	if _, err := log.Append(commit); err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	size, root := log.Head()
 	sign("receipt", provider, auction.DomainReceipt, auction.Receipt{
@@ -65,6 +92,26 @@ func TestVectors(t *testing.T) {
 	witness := sign("witness", renter, auction.DomainWitness, auction.Witness{
 		Header: renter.Header(1), Delegation: renter.DelegationHash(), Auction: id, Event: auction.SawSeal, Subject: identity.Hash(seal), After: 20_999,
 	})
+	opening, err := auction.Opening{Commit: commit, Bid: bid, Nonce: vectorHash("bid nonce")}.Encode()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for name, err := range map[string]error{
+		"open": second(auction.ReadOpen(open)), "seal": second(auction.ReadSeal(seal)), "award": second(auction.ReadAward(award)),
+		"decline": second(auction.ReadDecline(decline)), "abort": second(auction.ReadAbort(abort)), "witness": second(auction.ReadWitness(witness)),
+	} {
+		s.reads(name, err)
+	}
+	_, _, err = auction.DecodeOpening(opening)
+	s.reads("opening", err)
+	s.hash("SHA-256 of the bid's bytes", identity.Hash(bid))
+	s.hash("SHA-256 of the opening's bytes", identity.Hash(opening))
+	s.hash("rank of the commit", auction.Rank(root, identity.Hash(commit)))
+	s.hash("lease id of the opening", wire.Hash(auction.Opening{Nonce: vectorHash("bid nonce")}.Lease(id, renter.Account())))
+}
+
+func (s *scribe) spotNotice() {
+	provider, renter, sign := s.provider, s.renter, s.sign
 	spot := auction.SpotBid{
 		Header: renter.Header(1), Delegation: renter.DelegationHash(), Offer: vectorHash("offer"), Provider: provider.Account(), Lot: 1, Quantity: 2,
 		Rate: 150_000, Unit: money.Credit, MinRun: 300, Nonce: vectorHash("spot nonce"), Seq: 2, Needs: vectorHash("needs"),
@@ -74,30 +121,8 @@ func TestVectors(t *testing.T) {
 		Header: provider.Header(1), Delegation: provider.DelegationHash(), Lease: spot.ID(),
 		Challenger: sign("spot bid", renter, auction.DomainSpotBid, spot), Notice: 60,
 	})
-	opening, err := auction.Opening{Commit: commit, Bid: bid, Nonce: vectorHash("bid nonce")}.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _, err1 := auction.DecodeOpening(opening)
-	_, _, err2 := auction.ReadOutbid(outbid)
-	for name, err := range map[string]error{
-		"open": second(auction.ReadOpen(open)), "opening": err1, "seal": second(auction.ReadSeal(seal)), "award": second(auction.ReadAward(award)),
-		"decline": second(auction.ReadDecline(decline)), "abort": second(auction.ReadAbort(abort)), "witness": second(auction.ReadWitness(witness)),
-		"outbid": err2,
-	} {
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	// What is hashed and not signed.
-	hash := func(name string, h wire.Hash) {
-		list = append(list, identitytest.Vector{Name: name, Domain: "", Hash: h.String()})
-	}
-	hash("SHA-256 of the bid's bytes", identity.Hash(bid))
-	hash("SHA-256 of the opening's bytes", identity.Hash(opening))
-	hash("rank of the commit", auction.Rank(root, identity.Hash(commit)))
-	hash("lease id of the opening", wire.Hash(auction.Opening{Nonce: vectorHash("bid nonce")}.Lease(id, renter.Account())))
-	identitytest.Check(t, "testdata/vectors.json", list)
+	_, _, err := auction.ReadOutbid(outbid)
+	s.reads("outbid", err)
 }
 
 func second[T any](_ T, err error) error { return err }
