@@ -119,6 +119,13 @@ func (k *keeper) paidInterval(beat uint64) (raw []byte, hash wire.Hash) {
 	return nil, wire.Hash{}
 }
 
+// intervalPaid is the keeper's turn when a voucher paid an interval: an idle one is kept now, too, and the next begins after it.
+func (k *keeper) intervalPaid(raw []byte) {
+	if e, err := work.OpenEvidence(raw); err == nil && e.To > k.ev.last.To {
+		k.ev.last = e
+	}
+}
+
 // read asks the devices what they do. It is not for the keeper's goroutine.
 func (k *keeper) read(ctx context.Context) Reading {
 	got, err := k.a.devices.Read(ctx, k.look().rec.Devices)

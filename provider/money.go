@@ -93,6 +93,7 @@ func (k *keeper) acceptVoucher(ctx context.Context, up work.LaneUp) (money.Micro
 		return tx.KeepInterval(ledger.Lane(k.id), books.Interval{At: up.Beat, Evidence: evidence, Voucher: v.Seq})
 	})
 	if err == nil {
+		k.intervalPaid(evidence)
 		return got.Lane.Amount, got.Receipt, nil
 	}
 	if err = creditReason(err); isReason(err) {

@@ -184,6 +184,7 @@ func (k *keeper) adopt(ctx context.Context) {
 	k.alive = k.now()
 	switch k.rec.State {
 	case work.Running, work.Paused, work.Stopping:
+		k.ev.gap = reason.ProviderRestarted
 		k.killAt = k.entered.Add(time.Duration(k.rec.Wait) * time.Millisecond)
 		k.adoptContainer(ctx)
 	case work.Preparing: // whatever was being started is started anew
@@ -289,7 +290,7 @@ func (k *keeper) adopted(ctx context.Context, c Container, err error, over strin
 
 // bill goes on metering from now on.
 func (k *keeper) bill() {
-	k.alive, k.ev.gap = k.now(), reason.ProviderRestarted
+	k.alive = k.now()
 	if err := k.meter.Resume(k.alive); err != nil {
 		k.log.Error("meter", "err", err)
 	}

@@ -61,11 +61,7 @@ func (d *Daemon) ledgerShow() *cobra.Command {
 				d.Note("the ledger is read-only: %s", cli.Clean(v.ReadOnly))
 			}
 			d.Note("%s, root %s", cli.Count(v.Entries, "entry"), short(v.Root))
-			owed, err := get[statement.Owed](cmd.Context(), d, "show what is owed", "/ledger/owed")
-			if err != nil {
-				return err
-			}
-			d.noteDue(owed.Owed, now)
+			d.noteDue(v.Due, now)
 			return tab.Print()
 		},
 	}

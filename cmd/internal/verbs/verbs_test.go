@@ -48,7 +48,7 @@ func verb(t *testing.T, mux *http.ServeMux, args ...string) (code cli.ExitCode, 
 	var out, errs bytes.Buffer
 	p := cli.NewProgram(cli.Pipe(strings.NewReader("words from a pipe\n"), &out, &errs), "gpufaird", "", "")
 	d := &Daemon{
-		Program: p, Title: "gpufaird", Start: "gpufaird run", Place: func() (string, string, error) { return state, socket, nil },
+		Program: p, Title: "gpufaird", Start: "gpufaird run", Lends: true, Place: func() (string, string, error) { return state, socket, nil },
 		Static: func(context.Context) []local.Check { return nil },
 	}
 	commands := []*cobra.Command{d.Ledger(), d.Credit(), d.Settle(), d.Identity(), d.Invite(), d.Join(), d.Peers(), d.Doctor()}
@@ -155,13 +155,16 @@ func TestRequests(t *testing.T) {
 		"settle accept 5c1e":                             {"POST", "/v1/settlements/5c1e/accept", ""},
 		"settle refuse 5c1e":                             {"POST", "/v1/settlements/5c1e/refuse", ""},
 		"settle send 5c1e":                               {"POST", "/v1/settlements/5c1e/send", ""},
-		"ledger statement a/b":                           {"GET", "/v1/ledger/leases/a%2Fb", ""},
+		"ledger statement a/b --csv":                     {"GET", "/v1/ledger/leases/a%2Fb/intervals", ""},
+		"ledger statement a/b --json":                    {"GET", "/v1/ledger/leases/a%2Fb", ""},
 		"invite --credit 2.5":                            {"POST", "/v1/invite", `{"credit":"2.5"}`},
 		"join gpufair-invite:x":                          {"POST", "/v1/join", `{"invite":"gpufair-invite:x"}`},
 		"join -":                                         {"POST", "/v1/join", `{"invite":"words from a pipe"}`},
 		"ledger":                                         {"GET", "/v1/ledger", ""},
 		"credit":                                         {"GET", "/v1/credit", ""},
-		"settle list":                                    {"GET", "/v1/settlements", ""},
+		"ledger owed":                                    {"GET", "/v1/ledger/owed", ""},
+		"ledger write-off gfabc --reason gone --unit EUR": {"POST", "/v1/ledger/write-off", `{"account":"gfabc","unit":"EUR","reason":"gone"}`},
+		"settle list": {"GET", "/v1/settlements", ""},
 		"settle gfabc --method bank --unit EUR --amount 1 ": {"POST", "/v1/settle", `{"account":"gfabc","amount":"1","unit":"EUR","method":"bank","reference":""}`},
 	} {
 		var got request
