@@ -98,7 +98,7 @@ func TestStatement(t *testing.T) {
 			if l.told.Evidence == statement.EvidenceDiffers || l.told.Voucher > 0 && l.told.Evidence != statement.EvidenceFits {
 				t.Errorf("line %d: %s", i, l.told.Evidence)
 			}
-			if l.told.BillableMs == 10_000 && (l.ev.GPU == nil || l.ev.GPU.Percent != 50 || l.ev.ClockMHz != 1500 || l.ev.EnergyJ < 8 || l.ev.EnergyJ > 12) {
+			if i > 0 && i < 5 && (l.ev.GPU == nil || l.ev.GPU.Percent != 50 || l.ev.ClockMHz != 1500 || l.ev.EnergyJ < 8 || l.ev.EnergyJ > 12) {
 				t.Errorf("line %d: what the card did is %+v, %d MHz, %d J", i, l.ev.GPU, l.ev.ClockMHz, l.ev.EnergyJ)
 			}
 		}

@@ -248,6 +248,7 @@ type stranger struct {
 	ready    int            // guarded by mu; readies taken
 	outputs  wire.Hash      // guarded by mu
 	orders   int            // guarded by mu
+	claimed  wire.Hash      // of the evidence of the newest claim; of the lane's goroutine
 }
 
 func newStranger(t *testing.T, n *p2ptest.Net) *stranger {
@@ -462,7 +463,7 @@ func (s *stranger) hear(stream p2p.Stream) error {
 	}
 	var got books.Accepted
 	err := s.books.Update(context.Background(), func(tx *books.Tx) (err error) {
-		got, err = tx.AcceptVoucher(up.Voucher, wire.Hash{})
+		got, err = tx.AcceptVoucher(up.Voucher, s.claimed)
 		return err
 	})
 	if err != nil {
