@@ -276,6 +276,23 @@ func TestPruningIsExact(t *testing.T) {
 	}
 }
 
+// TestPruningKeepsWhomOthersLeave: three bidders bid more for three GPUs than the fourth, and all win single ones: the fourth gets the three.
+// Keeping floor(k/q)+1 options of each quantity would do for bids of one option each, not here.
+func TestPruningKeepsWhomOthersLeave(t *testing.T) {
+	var entries []auction.Entry
+	for i := range uint32(3) {
+		entries = append(entries, auction.Entry{Leaf: i, Rank: rankOf(i, 0), Options: []auction.Option{{1, 100}, {3, 40}}})
+	}
+	entries = append(entries, auction.Entry{Leaf: 3, Rank: rankOf(3, 0), Options: []auction.Option{{3, 39}}})
+	for _, mode := range []auction.Mode{auction.First, auction.VCG} {
+		r := auction.Rules{K: 6, Mode: mode}
+		got, want := clearing(t, r, entries), brute(r, entries)
+		if !reflect.DeepEqual(got, want) || len(got.Wins) != 4 || got.Value != 417 {
+			t.Errorf("%s: got %+v, want %+v", mode, got, want)
+		}
+	}
+}
+
 // TestClearRefuses what no Open and no Bid can say.
 func TestClearRefuses(t *testing.T) {
 	one := func(q uint32, rate money.Rate) []auction.Entry {

@@ -231,7 +231,7 @@ func (c *checker) conclude(counted func(uint32) bool, declined []uint32) {
 	b := newBar(c.r.Outcome, c.leaves)
 	for i := range uint32(len(c.leaves)) {
 		l := &c.leaves[i]
-		s := Standing{Leaf: i, Account: l.commit.Account, Hold: l.commit.Hold, Bid: l.bid}
+		s := Standing{Leaf: i, Account: l.commit.Account, Hold: l.commit.Hold, Opened: l.live() && l.shown != nil, Bid: l.bid}
 		if l.shown != nil {
 			s.Lease = c.t.Opening(*l.shown).Lease(c.r.Auction, l.commit.Account)
 		}

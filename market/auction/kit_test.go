@@ -9,7 +9,6 @@ import (
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market/auction"
 	"github.com/gpufair/gpufair/market/markettest"
-	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
@@ -193,14 +192,9 @@ func (h *hall) honest() auction.Award {
 		h.tb.Fatal(err)
 	}
 	size, _ := h.log.Head()
-	shown := map[uint32]bool{}
-	for _, s := range h.t.Shown {
-		code := r.Bids[s.Leaf].Reason.Code
-		shown[s.Leaf] = code != reason.BidReplaced && code != reason.BidUnopened
-	}
 	return auction.Award{
 		Header: h.seller.Header(auction.Version), Delegation: h.seller.DelegationHash(), Auction: h.id, Seal: identity.Hash(h.t.Seals[0]),
-		Opened: auction.OpenedBits(size, func(i uint32) bool { return shown[i] }), Wins: r.Outcome.Wins,
+		Opened: auction.OpenedBits(size, func(i uint32) bool { return r.Bids[i].Opened }), Wins: r.Outcome.Wins,
 	}
 }
 

@@ -49,7 +49,8 @@ type Standing struct {
 	Leaf    uint32
 	Account identity.AccountID // zero if the leaf is no commit
 	Hold    money.Micro
-	Bid     *Bid           // if it was opened
+	Opened  bool           // its opening is in the file and can open it: it was not replaced, and is a commit
+	Bid     *Bid           // what that showed
 	Lease   market.LeaseID // of the lease that the opening makes if it wins
 	Won     bool
 	Reason  reason.Reason // why it did not win
