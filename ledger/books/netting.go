@@ -160,6 +160,9 @@ func (t *Tx) AgreeClearing(terms netting.Terms, words []netting.Word) (netting.C
 	if err != nil {
 		return v.Clearing, fmt.Errorf("agree to clearing %s: %w", id.Short(), err)
 	}
+	if c.State == v.State && len(c.Said) == len(v.Said) {
+		return c, nil
+	}
 	return c, t.saveClearing(id, v, c)
 }
 
