@@ -53,6 +53,9 @@ func (t *Tx) OpenLane(o Opening, opening, delegation []byte) (Lane, error) {
 	if err := t.enterEpoch(v); err != nil {
 		return Lane{}, err
 	}
+	if err := t.checkNew(role, o.Channel.Unit, o.Channel.Renter); err != nil {
+		return Lane{}, fmt.Errorf("open lane %s: %w", o.Lane.Short(), err)
+	}
 	if err := t.CheckCredit(o.Channel.Renter, o.Channel.Unit, o.Hold); err != nil {
 		return Lane{}, fmt.Errorf("open lane %s: %w", o.Lane.Short(), err)
 	}
@@ -83,6 +86,9 @@ func (t *Tx) Promise(o Opening) ([]byte, error) {
 		}
 		_, _, err = t.sameLane(o, v)
 		return old, err
+	}
+	if err := t.checkNew(role, o.Channel.Unit, o.Channel.Provider); err != nil {
+		return nil, fmt.Errorf("promise lane %s: %w", o.Lane.Short(), err)
 	}
 	cp, err := t.Checkpoint()
 	if err != nil {
@@ -189,18 +195,18 @@ func (t *Tx) Meter(id ledger.Lane, charge money.Micro) error {
 	return t.saveLane(&l)
 }
 
-// LaneRoom is how much more a lane of ours may meter before the renter's credit ends, and by which limit: what is left of its hold,
-// and the room of the account.
+// LaneRoom is how much more a lane of ours may meter before the renter's credit ends, and by which limit: what is left of its hold
+// or allowance, and the room of the account. A lane that is disputed has none, by ErrDisputed.
 func (r *Reader) LaneRoom(id ledger.Lane) (room money.Micro, cause error, err error) {
 	l, err := r.Lane(id)
-	if err != nil {
-		return 0, nil, err
+	if err != nil || l.Frozen() {
+		return 0, ErrDisputed, err
 	}
 	room, cause, err = r.Room(l.Channel.Renter, l.Channel.Unit)
 	if err != nil {
 		return 0, nil, err
 	}
-	room, err = money.Add(room, l.HoldLeft-min(l.HoldLeft, l.Unvouchered()))
+	room, err = money.Add(room, l.Open()-l.Unvouchered())
 	return room, cause, err
 }
 
@@ -224,6 +230,9 @@ func (t *Tx) CloseLane(id ledger.Lane, final money.Micro) (Lane, error) {
 	l, role, err := t.laneAs(id, 0)
 	if err != nil {
 		return l, fmt.Errorf("close: %w", err)
+	}
+	if l.Agreed && l.Closed() {
+		return l, nil // both signed what it comes to
 	}
 	if l.Closed() && final >= *l.Final {
 		if final > *l.Final {

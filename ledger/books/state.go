@@ -30,6 +30,7 @@ import (
 //	r/<voucher hash>             receipt as signed
 //	seg/<lane>                   rate segments of the newest voucher
 //	ev/<lane>/<place>            [Interval]: evidence of an interval and the voucher that paid it
+//	al/<lane>                    allowance as signed
 //	d/<hash>                     delegation as signed
 //	hold/<id>                    [Held]: a hold that no lane has
 //	due/<role><unit>/<peer>/<end><lane>  lanes that have ended, newest first: the end is inverted
@@ -40,6 +41,7 @@ import (
 //	net/<id>                     [Netted]
 //	nw/<id>                      clearings in which something is still to be done
 //	nr/<role><unit>/<peer>/<id>  amount that a clearing has set aside of a debt
+//	dis/<lane>                   [Dispute]
 //	fraud/<lane>                 two vouchers with one sequence
 //	wit/<device><epoch>          [witnessed]: what is known of another device's log
 //	seen/<device><epoch>/<slot>  heads of it that were not checked yet
@@ -89,7 +91,14 @@ type Lane struct {
 	Receipts uint64          `cbor:"19,keyasint"` // sequence of the newest voucher that has a receipt; the opening one needs none
 	DueDays  uint32          `cbor:"20,keyasint"` // after its end, by the terms of the sale
 	Ended    int64           `cbor:"21,keyasint"` // Unix milliseconds; 0 until it is closed
-	Restored bool            `cbor:"22,keyasint"` // it was open when the ledger was restored: records of it may have been lost
+	Disputed int64           `cbor:"23,keyasint"` // Unix milliseconds: the end of the dispute that froze it; 0: none
+	Agreed   bool            `cbor:"24,keyasint"` // both signed what it comes to: no later end changes it
+	// The newest allowance for the renter's absence.
+	Allowed      money.Micro `cbor:"25,keyasint"` // cumulative; 0: none
+	AllowedUntil int64       `cbor:"26,keyasint"` // Unix milliseconds
+	Lapsed       bool        `cbor:"27,keyasint"` // its time is over
+
+	Restored bool `cbor:"22,keyasint"` // it was open when the ledger was restored: records of it may have been lost
 }
 
 // Missing is how many vouchers after the last receipt have none: at two, the renter stops paying (spec: ledger, Rules).
@@ -109,9 +118,9 @@ func (l Lane) Owed() money.Micro {
 // Unvouchered is what was metered and not vouchered.
 func (l Lane) Unvouchered() money.Micro { return l.Metered - min(l.Metered, l.Amount) }
 
-// Open is the lane's part of the exposure beyond its vouchers: the larger of the hold that is left and what was metered and not
-// vouchered, since the hold is there to cover that.
-func (l Lane) Open() money.Micro { return max(l.HoldLeft, l.Unvouchered()) }
+// Open is the lane's part of the exposure beyond its vouchers: the largest of the hold that is left, what an allowance lets be metered,
+// and what was metered and not vouchered, since the former two are there to cover that.
+func (l Lane) Open() money.Micro { return max(l.HoldLeft, l.Unvouchered(), l.allowed()) }
 
 // Held is a hold that no lane has: a bid's.
 type Held struct {
@@ -130,6 +139,8 @@ type Account struct {
 	DueAt    int64       `cbor:"22,keyasint"` // Unix milliseconds: when the oldest unpaid debt is due; 0: none that has a due time
 	Running  money.Micro `cbor:"23,keyasint"` // promised by lanes that have not ended
 	LastPaid int64       `cbor:"24,keyasint"` // Unix milliseconds
+	// DisputedUntil is the end of the last open dispute, in Unix milliseconds: nothing new is agreed on before.
+	DisputedUntil int64 `cbor:"25,keyasint"`
 }
 
 // SettlementState is where a settlement stands. States are never renumbered.
