@@ -300,9 +300,17 @@ func (r reader) Get(key []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read key %q: %w", key, err)
 	}
+	return valueOf(item)
+}
+
+// valueOf gives an item's value. Where badger cannot read one, it logs that and gives an empty one without an error.
+func valueOf(item *badger.Item) ([]byte, error) {
 	v, err := item.ValueCopy(nil)
+	if err == nil && len(v) == 0 && item.ValueSize() > 0 {
+		err = ErrDamaged
+	}
 	if err != nil {
-		return nil, fmt.Errorf("read key %q: %w", key, err)
+		return nil, fmt.Errorf("read key %q: %w", item.Key(), err)
 	}
 	return v, nil
 }
@@ -321,9 +329,9 @@ func (r reader) Iterate(prefix, from []byte) iter.Seq2[kv.Pair, error] {
 		}
 		for it.Seek(from); it.Valid(); it.Next() {
 			item := it.Item()
-			v, err := item.ValueCopy(nil)
+			v, err := valueOf(item)
 			if err != nil {
-				yield(kv.Pair{}, fmt.Errorf("read key %q: %w", item.Key(), err))
+				yield(kv.Pair{}, err)
 				return
 			}
 			if !yield(kv.Pair{Key: item.KeyCopy(nil), Value: v}, nil) {

@@ -10,11 +10,14 @@ import (
 	"syscall"
 
 	"github.com/dgraph-io/badger/v4"
+	bopts "github.com/dgraph-io/badger/v4/options"
 	"github.com/dgraph-io/badger/v4/table"
+
+	"github.com/gpufair/gpufair/ledger/kv"
 )
 
 // ErrDamaged says that a store's files are not what was written.
-var ErrDamaged = errors.New("the store is damaged")
+var ErrDamaged = kv.ErrDamaged
 
 // damaged says which folder is damaged and what to do.
 func damaged(dir string, err error) error {
@@ -42,9 +45,10 @@ func openLibrary(c Config) (db *badger.DB, err error) {
 	return db, nil
 }
 
-// checkTables checks the ends of the tables that the manifest names: badger opens tables in goroutines of its own and panics there, where
-// nobody can recover, or calls log.Fatal, if the lengths at a table's end lead out of it. The checksums are badger's own to check.
-// A table that is not there is badger's to report, too: another process may be at work. So is what is wrong with the manifest.
+// checkTables checks the tables that the manifest names, every block of them: badger opens tables in goroutines of its own and panics
+// there, where nobody can recover, or calls log.Fatal, if what it reads leads out of a table; and a table whose checksums are wrong it
+// leaves out and goes on. A table that is not there is badger's to report: another process may be at work. So is what is wrong with the
+// manifest.
 func checkTables(dir string) error {
 	f, err := os.Open(filepath.Join(dir, badger.ManifestFilename))
 	if err != nil {
@@ -56,7 +60,12 @@ func checkTables(dir string) error {
 		return nil
 	}
 	for id := range m.Tables {
-		if err := checkTable(table.NewFilename(id, dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		name := table.NewFilename(id, dir)
+		err := checkTable(name)
+		if err == nil {
+			err = checkBlocks(name, id)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
@@ -89,6 +98,28 @@ func checkTable(path string) error {
 			return fmt.Errorf("table %s: its end says that its %s has %d bytes, of %d", filepath.Base(path), part, n, at)
 		}
 		at -= n
+	}
+	return nil
+}
+
+// checkBlocks reads every block of a table whose ends are right and compares it with its checksum.
+func checkBlocks(path string, id uint64) (err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("table %s: %v", filepath.Base(path), r)
+		}
+	}()
+	o := badger.DefaultOptions("")
+	t, err := table.OpenInMemoryTable(b, id, &table.Options{Compression: o.Compression, BlockSize: o.BlockSize, ChkMode: bopts.OnTableAndBlockRead})
+	if err == nil {
+		err = t.VerifyChecksum()
+	}
+	if err != nil {
+		return fmt.Errorf("table %s: %w", filepath.Base(path), err)
 	}
 	return nil
 }

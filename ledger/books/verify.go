@@ -115,11 +115,7 @@ func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 }
 
 func (a *audit) run(h head) error {
-<<<<<<< ledger/books/verify.go
-	for _, step := range []func() error{a.settlements, a.clearings, a.entries, a.allNetted, func() error { return a.log(h) }, a.checkBalances, a.checkLanes, a.checkAccounts, a.disputes, a.note, a.witnesses, a.shown} {
-=======
 	for _, step := range []func() error{a.settlements, a.clearings, a.entries, a.allNetted, func() error { return a.log(h) }, a.checkBalances, a.checkLanes, a.checkAccounts, a.note, a.witnesses, a.shown, a.store} {
->>>>>>> /tmp/disk/wt/ledger/books/verify.go
 		if err := step(); err != nil {
 			return err
 		}
@@ -323,9 +319,6 @@ func (a *audit) checkLanes() error {
 			return corrupt(name, "%v of it count as settled, the settlements list %v", l.Settled, a.listed[l.Lane])
 		}
 		delete(a.lanes, l.Lane)
-		if err := a.allowance(name, l); err != nil {
-			return err
-		}
 		return a.rate(name, l)
 	})
 }

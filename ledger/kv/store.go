@@ -46,14 +46,16 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) error {
 		return err
 	}
 	var writes []Write
-	err := s.engine.View(ctx, func(r Reader) error {
+	err := s.engine.View(ctx, func(r Reader) (err error) {
 		t := &Txn{base: r}
 		defer t.end()
 		if err := fn(t); err != nil {
 			return err
 		}
-		writes = t.Writes()
-		return nil
+		if writes = t.Writes(); len(writes) > 0 {
+			writes, err = withSum(r, writes)
+		}
+		return err
 	})
 	if err != nil || len(writes) == 0 {
 		return err
