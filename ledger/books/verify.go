@@ -319,6 +319,9 @@ func (a *audit) checkLanes() error {
 			return corrupt(name, "%v of it count as settled, the settlements list %v", l.Settled, a.listed[l.Lane])
 		}
 		delete(a.lanes, l.Lane)
+		if err := a.allowance(name, l); err != nil {
+			return err
+		}
 		return a.rate(name, l)
 	})
 }
