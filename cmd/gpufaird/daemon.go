@@ -19,8 +19,6 @@ import (
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/cmd/internal/wire"
 	"github.com/gpufair/gpufair/ledger"
-	"github.com/gpufair/gpufair/ledger/proof"
-	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/p2p/identity"
 	wirehash "github.com/gpufair/gpufair/p2p/wire"
 	"github.com/gpufair/gpufair/provider"
@@ -114,7 +112,7 @@ func (d *daemon) open(ctx context.Context, c config, log *slog.Logger) error {
 	}
 	d.Base, err = wire.Open(ctx, wire.Config{
 		Program: "gpufaird", Title: apiTitle, Dirs: dirs, State: state, Socket: socket, Network: c.NetConfig, Unit: c.Unit,
-		Role: ledger.AsProvider, Needs: identity.PowerProvide, Log: log,
+		Role: ledger.AsProvider, Ledger: c.Ledger, Needs: identity.PowerProvide, Log: log,
 	})
 	if err != nil {
 		return err
@@ -224,6 +222,7 @@ func (d *daemon) reload() error {
 	if err := d.level.UnmarshalText([]byte(c.Log.Level)); err != nil {
 		return err
 	}
+	d.SetNetting(c.Ledger.Netting)
 	d.conf = c
 	d.Log.Info("settings reloaded")
 	return nil

@@ -19,7 +19,7 @@ func (l Lane) Due() int64 {
 	if l.Ended == 0 {
 		return 0
 	}
-	return ledger.DueAt(l.Ended, l.DueDays)
+	return max(ledger.DueAt(l.Ended, l.DueDays), l.Disputed) // nobody is late with what is disputed
 }
 
 // debt is the lane as one debt, paid or not.

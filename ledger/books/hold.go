@@ -30,6 +30,9 @@ func (t *Tx) Hold(id wire.Hash, c ledger.Channel, amount money.Micro) error {
 	if err != nil || amount == 0 {
 		return fmt.Errorf("hold %s of %v: %w", id.Short(), amount, money.ErrOverflow)
 	}
+	if err := t.checkNew(role, c.Unit, c.Peer(t.b.self)); err != nil {
+		return fmt.Errorf("hold %s: %w", id.Short(), err)
+	}
 	if role == ledger.AsProvider {
 		if err := t.CheckCredit(c.Renter, c.Unit, amount); err != nil {
 			return fmt.Errorf("hold %s: %w", id.Short(), err)

@@ -38,7 +38,11 @@ func (r *Reader) Prove(id ledger.Lane, attached []proof.Attachment) (proof.File,
 	if err := g.delegation(r.b.config.Device.DelegationHash()); err != nil {
 		return g.f, err
 	}
-	for _, a := range attached {
+	disputed, err := r.disputeProofs(id)
+	if err != nil {
+		return g.f, err
+	}
+	for _, a := range append(disputed, attached...) {
 		if h, err := a.Delegation(); err == nil && g.delegation(h) == nil && len(g.f.Attachments) < proof.MaxAttachments {
 			g.f.Attachments = append(g.f.Attachments, a)
 		}

@@ -56,7 +56,13 @@ func (r *Reader) ShowLedger() (statement.Ledger, error) {
 			Prepaid: prepaid.String(), Settled: settled.String(), Leases: int(t.Lanes), LastEntry: when(t.LastEntry),
 		})
 	}
-	return out, nil
+	owed, err := r.ShowOwed()
+	for _, d := range owed.Owed {
+		if d.Late || d.Role == ledger.AsRenter.String() && d.Reminders > 0 {
+			out.Due = append(out.Due, d)
+		}
+	}
+	return out, err
 }
 
 // ShowEntry gives an entry as people are told of it.

@@ -41,6 +41,16 @@ type Accepted struct {
 // give the same receipt and add nothing. Errors wrap those of ledger/voucher and [*ledger.CreditError]; a proof of equivocation is kept
 // even when the transaction fails by that error.
 func (t *Tx) AcceptVoucher(envelope []byte, evidence wire.Hash) (Accepted, error) {
+	return t.acceptVoucher(envelope, evidence, false)
+}
+
+// AcceptDisputed is [Tx.AcceptVoucher] on a lane that is frozen, for the exchange of what both sides have: what the renter signed before
+// the dispute is still its promise.
+func (t *Tx) AcceptDisputed(envelope []byte) (Accepted, error) {
+	return t.acceptVoucher(envelope, wire.Hash{}, true)
+}
+
+func (t *Tx) acceptVoucher(envelope []byte, evidence wire.Hash, exchange bool) (Accepted, error) {
 	v, err := voucher.Open(envelope)
 	if err != nil {
 		return Accepted{}, err
@@ -69,6 +79,9 @@ func (t *Tx) AcceptVoucher(envelope []byte, evidence wire.Hash) (Accepted, error
 	if verdict == voucher.Already {
 		receipt, err := raw(t.own, receiptKey(v.Hash))
 		return Accepted{Lane: l, Already: true, Receipt: receipt}, err
+	}
+	if l.Frozen() && !exchange || l.Agreed {
+		return Accepted{}, fmt.Errorf("voucher %d of lane %s: %w", v.Seq, v.Lane.Short(), ErrDisputed)
 	}
 	head, err := t.sight(v.Checkpoint, v.Header)
 	if err != nil {
@@ -184,6 +197,8 @@ func (t *Tx) SignVoucher(id ledger.Lane, amount money.Micro, segs []meter.Segmen
 		return nil, fmt.Errorf("sign voucher for lane %s: %w: %s", id.Short(), voucher.ErrSigner, l.Device)
 	case amount <= l.Amount:
 		return raw(t.own, voucherKey(id, l.Seq))
+	case l.Frozen():
+		return nil, fmt.Errorf("sign voucher of %v for lane %s: %w", amount, id.Short(), ErrDisputed)
 	case amount > limit:
 		return nil, fmt.Errorf("sign voucher of %v for lane %s: %w", amount, id.Short(), voucher.ErrCap)
 	case l.Closed() && amount > *l.Final:

@@ -92,6 +92,9 @@ func (a *audit) checkLost(name string, role ledger.Role, u money.Unit, peer iden
 
 // shape checks that an entry of a kind that no signed record causes moves what its kind moves.
 func shape(name string, e ledger.Entry) error {
+	if e.Kind == ledger.KindDispute && (len(e.Postings) != 2 || e.Postings[0].Account != e.Postings[1].Account || len(e.Refs) != 1) {
+		return corrupt(name, "a dispute moves nothing, this does")
+	}
 	lost := e.Kind == ledger.KindWriteOff || e.Kind == ledger.KindCorrection && e.Lane == ledger.Lane{}
 	if !lost {
 		return nil

@@ -163,12 +163,16 @@ func (c *check) figures() error {
 	if c.received != nil {
 		out.Received = c.received.Amount.String()
 	}
-	least, most := c.newest.Amount-c.corrected, c.newest.Amount
+	most, err := c.comesTo(c.newest.Amount)
+	if err != nil {
+		return err
+	}
+	least := min(c.newest.Amount-c.corrected, most)
 	if c.all {
 		least = c.booked
 		out.Booked = c.booked.String()
 	}
-	if c.all && c.booked < c.newest.Amount {
+	if c.all && c.booked < most {
 		c.unproven("that all of %v is owed: the books of account %s count %v, as for a lease that ended with a lower charge than was promised",
 			c.newest.Amount, c.f.Account.Short(), c.booked)
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // maxClaim bounds a message of the conversation about claims, in bytes.
-const maxClaim = 2*voucher.MaxVoucher + voucher.MaxReceipt + 8192
+const maxClaim = voucher.MaxVoucher + voucher.MaxReceipt + voucher.MaxDispute + 2*voucher.MaxCreditNote + 4096
 
 // ClaimLimits is what that conversation may cost.
 func ClaimLimits() p2p.Limits { return p2p.Limits{Streams: 16, PeerStreams: 2, Idle: 30 * time.Second} }
@@ -28,7 +28,7 @@ type ClaimsConfig struct {
 	Log      *slog.Logger
 }
 
-// Claims is the conversation about what is owed: reminders of payments that are due. It moves no debt. Safe for concurrent use.
+// Claims is the conversation about what is owed: reminders of payments that are due, and disputes. Safe for concurrent use.
 type Claims struct{ c ClaimsConfig }
 
 // NewClaims makes the conversation; the caller serves its Handler.
@@ -44,11 +44,13 @@ type Claim struct {
 	Channel    ledger.Channel  `cbor:"1,keyasint"` // over all epochs
 	Delegation []byte          `cbor:"2,keyasint"` // of the device that asks
 	Reminder   *books.Reminder `cbor:"3,keyasint,omitempty"`
+	Dispute    *DisputeView    `cbor:"4,keyasint,omitempty"` // what the asker has of one
 }
 
 // Reply is the answer to a [Claim].
 type Reply struct {
-	Delegation []byte `cbor:"1,keyasint"` // of the device that answers
+	Delegation []byte       `cbor:"1,keyasint"`           // of the device that answers
+	Dispute    *DisputeView `cbor:"2,keyasint,omitempty"` // what the answerer has of the one that was asked about
 }
 
 // ask sends a claim and checks for whom the peer answers.
@@ -79,14 +81,17 @@ func (c *Claims) Handler() p2p.Handler {
 			if _, _, err := t.KeepDelegation(m.Delegation); err != nil {
 				return err
 			}
-			return c.take(t, m)
+			return c.take(t, m, &out)
 		})
 		return out, toPeer(err)
 	})
 }
 
 // take does what a claim asks.
-func (c *Claims) take(t *books.Tx, m Claim) error {
+func (c *Claims) take(t *books.Tx, m Claim, out *Reply) error {
+	if m.Dispute != nil {
+		return c.takeDispute(t, m, out)
+	}
 	if m.Reminder != nil {
 		if m.Channel.RoleOf(c.c.Books.Self()) != ledger.AsRenter {
 			return books.ErrRole

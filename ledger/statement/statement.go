@@ -45,6 +45,7 @@ type Ledger struct {
 	Root       string    `json:"root" doc:"of the log, in hex"`
 	ReadOnly   string    `json:"read_only,omitempty" doc:"why, if it is"`
 	Balances   []Balance `json:"balances"`
+	Due        []Debt    `json:"due,omitempty" doc:"what is late, and what I was reminded of"`
 	Signatures int       `json:"signatures,omitempty"`
 }
 

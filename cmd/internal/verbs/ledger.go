@@ -37,7 +37,8 @@ func (d *Daemon) Ledger() *cobra.Command {
 	if d.Lends {
 		c.AddCommand(d.ledgerWriteOff())
 	}
-	c.AddCommand(show, d.ledgerOwed(), d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerProof(), d.ledgerWitness(), d.ledgerExport())
+	c.AddCommand(show, d.ledgerOwed(), d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerProof(), d.ledgerWitness(), d.ledgerNet(), d.ledgerExport(), d.ledgerBackup(), d.ledgerRestore(),
+		d.ledgerRecover())
 	return c
 }
 
