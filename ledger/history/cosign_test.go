@@ -64,7 +64,11 @@ func TestCosign(t *testing.T) {
 }
 
 func TestCosignRefusals(t *testing.T) {
-	log, by, other := device(t), device(t), device(t)
+	log, other := device(t), device(t)
+	_, key, by, err := identity.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
 	msg := sealed(t, log, 3, 5, history.Hash{9})
 	cosign := func(msg []byte, log identity.PeerID, by *identity.Device, now time.Time) ([]byte, error) {
 		return history.Cosign(msg, log, by.Peer(), now, by.SignCosignature)
@@ -98,6 +102,10 @@ func TestCosignRefusals(t *testing.T) {
 		b := binary.BigEndian.AppendUint64(bytes.Clone(raw[:4]), stamp)
 		return bytes.Join([][]byte{msg, prefix, []byte(base64.StdEncoding.EncodeToString(append(b, sig...)) + "\n")}, nil)
 	}
+	body := text[:at-1]
+	if got, err := history.OpenCosigned(with(5, ed25519.Sign(key, identity.CosignatureText(body, 5))), log.Peer(), by.Peer()); err != nil || got.Time.Unix() != 5 {
+		t.Fatalf("signed by bare Ed25519: %+v, %v", got, err)
+	}
 	if got, err := history.OpenCosigned(with(uint64(stamp.Unix()), raw[12:]), log.Peer(), by.Peer()); err != nil || got.Size != 5 {
 		t.Fatalf("put together again: %+v, %v", got, err)
 	}
@@ -113,10 +121,11 @@ func TestCosignRefusals(t *testing.T) {
 		"only cosigned":    {bytes.Join([][]byte{text, line}, nil), log.Peer(), by.Peer(), identity.ErrSignature},
 		"changed size":     {bytes.Replace(both, []byte("\n5\n"), []byte("\n6\n"), 1), log.Peer(), by.Peer(), identity.ErrSignature},
 		"another time":     {with(uint64(stamp.Unix())+1, raw[12:]), log.Peer(), by.Peer(), identity.ErrSignature},
-		"no time":          {with(0, ed25519.Sign(bare, identity.CosignatureText([]byte("x\n"), 0))), log.Peer(), by.Peer(), identity.ErrSignature},
+		"no time":          {with(0, ed25519.Sign(key, identity.CosignatureText(body, 0))), log.Peer(), by.Peer(), identity.ErrSignature},
+		"no such time":     {with(1<<40, ed25519.Sign(key, identity.CosignatureText(body, 1<<40))), log.Peer(), by.Peer(), identity.ErrSignature},
 		"short":            {with(uint64(stamp.Unix()), raw[12:75]), log.Peer(), by.Peer(), identity.ErrSignature},
 		"the log's line":   {bytes.Join([][]byte{msg, own}, nil), log.Peer(), by.Peer(), identity.ErrSignature},
-		"another's key":    {with(uint64(stamp.Unix()), ed25519.Sign(bare, identity.CosignatureText(text[:at-1], uint64(stamp.Unix())))), log.Peer(), by.Peer(), identity.ErrSignature},
+		"another's key":    {with(uint64(stamp.Unix()), ed25519.Sign(bare, identity.CosignatureText(body, uint64(stamp.Unix())))), log.Peer(), by.Peer(), identity.ErrSignature},
 		"of another text":  {with(uint64(stamp.Unix()), ed25519.Sign(bare, []byte("x"))), log.Peer(), by.Peer(), identity.ErrSignature},
 		"longer than ever": {append(bytes.Clone(both), make([]byte, 1000)...), log.Peer(), by.Peer(), history.ErrCheckpoint},
 	} {

@@ -73,9 +73,10 @@ func TestWrongCosigned(t *testing.T) {
 			must(t, err)
 			f.Cosigned = &proof.Cosigned{By: d.Peer(), Note: note}
 		}, proof.Corrupt, "cosigned head"},
-		"another root":  {w.provider, head(func(c *history.Checkpoint) { c.Root[0]++ }), proof.Corrupt, "cosigned head"},
-		"another epoch": {w.provider, head(func(c *history.Checkpoint) { c.Origin.Epoch++ }), proof.Corrupt, "cosigned head"},
-		"a larger one":  {w.provider, head(func(c *history.Checkpoint) { c.Size += 100 }), proof.Behind, "cosigned head"},
+		"another root":                  {w.provider, head(func(c *history.Checkpoint) { c.Root[0]++ }), proof.Corrupt, "cosigned head"},
+		"another epoch":                 {w.provider, head(func(c *history.Checkpoint) { c.Origin.Epoch++ }), proof.Corrupt, "cosigned head"},
+		"a larger one of another epoch": {w.provider, head(func(c *history.Checkpoint) { c.Origin.Epoch++; c.Size += 100 }), proof.Corrupt, "cosigned head"},
+		"a larger one":                  {w.provider, head(func(c *history.Checkpoint) { c.Size += 100 }), proof.Behind, "cosigned head"},
 		"no extension": {w.provider, func(f *proof.File) {
 			cp, err := history.Open(f.Cosigned.Note, w.provider.dev.Peer())
 			must(t, err)
