@@ -88,6 +88,8 @@ func (k *keeper) act(ctx context.Context, ask work.Ask) error {
 		return nil
 	case work.ActRelease:
 		return k.release(run, ask.Signed)
+	case work.ActAllow:
+		return k.allow(ctx, ask.Signed)
 	case work.ActFetched:
 		if k.rec.State != work.Ended || !k.rec.Tidy {
 			return reason.Errorf(reason.NotPreparing, "the lease is %s: its results are not complete", k.rec.State)

@@ -112,7 +112,17 @@ func (k *keeper) releaseCap(r market.Release) money.Micro {
 	default:
 		most = r.Charge
 	}
-	return max(most, k.rec.Vouchered)
+	return max(most, k.rec.Vouchered, k.releaseFloor())
+}
+
+// releaseFloor is what a release leaves of the charge when its renter had allowed for its absence: what was metered until the release came,
+// within the allowance. The release ends that promise, and takes nothing of it back.
+func (k *keeper) releaseFloor() money.Micro {
+	charge, err := k.meter.Charge()
+	if err != nil || k.rec.State == work.Ended {
+		charge = k.rec.Charge
+	}
+	return min(charge, k.allowed.amount)
 }
 
 func (k *keeper) signEnd(why reason.Reason, charge money.Micro, wiped bool) ([]byte, error) {
@@ -179,7 +189,7 @@ func (a *Agent) lateRelease(ctx context.Context, id market.LeaseID, from identit
 		if err != nil {
 			return err
 		}
-		most := max(r.Charge, lane.Amount)
+		most := max(r.Charge, lane.Amount, min(rec.Charge, lane.Allowed))
 		if r.Beat > rec.Beat || rec.Charge <= most {
 			return nil
 		}

@@ -54,7 +54,8 @@ type keeper struct {
 	usage    Usage
 	told     work.Status // that the renter was told last
 	ev       evidenced
-	away     bool            // metering goes on under an allowance
+	allowed  allowance
+	away     bool            // metering goes on under it
 	lastTick time.Time       // of the persisted meter
 	unstored int             // ticks in a row that the ledger did not take
 	killAt   time.Time       // of a stopping job
@@ -311,6 +312,7 @@ func (k *keeper) onBeat(ctx context.Context, now time.Time) {
 			k.tick(ctx, now)
 		}
 	}
+	k.lapse(ctx, now)
 	k.watch(ctx, now)
 	if k.final || k.ending != nil && k.rec.State != work.Ended {
 		return

@@ -174,7 +174,7 @@ func (a *Agent) live(id string) bool {
 func (k *keeper) adopt(ctx context.Context) {
 	err := k.a.books.View(ctx, func(r *books.Reader) error {
 		lane, err := r.Lane(ledger.Lane(k.id))
-		k.rec.Vouchered = lane.Amount
+		k.rec.Vouchered, k.allowed = lane.Amount, allowanceOf(lane)
 		return errors.Join(err, k.recall(r))
 	})
 	if err != nil {

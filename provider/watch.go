@@ -39,7 +39,7 @@ func (k *keeper) watch(ctx context.Context, now time.Time) {
 		switch {
 		case !k.rec.Tidy:
 			k.cleanUp(ctx)
-		case k.rec.Fetched || k.evict || k.rec.Folders.Out == "" || in > work.KeepResults*time.Second:
+		case k.rec.Fetched || k.evict || k.rec.Folders.Out == "" || now.After(k.keepUntil()):
 			k.wipe(ctx)
 		}
 	}
@@ -56,11 +56,13 @@ func (k *keeper) watchMoney(ctx context.Context) {
 	used, most := k.meter.Billable(), uint64(k.rec.Term)*1000
 	left := most - min(used, most)
 	grace := min(uint64(k.stopWait()/time.Millisecond), used/3) // of a short term or credit at most the last quarter
+	late := k.unpaid() > max(rent30, 1)                         // a rent of nothing in 30 s is not late
+	k.away = late && k.covered(time.Now())
 	room, why, err := k.room(ctx)
 	roomMs := k.msFor(uint64(room))
 	stopping := k.rec.State == work.Stopping
 	switch {
-	case stopping && (left == 0 || err == nil && room == 0 || k.unpaid() > max(rent30, 1)):
+	case stopping && (left == 0 || err == nil && room == 0 || late && !k.away):
 		k.killAt = time.Now()
 	case stopping:
 	case left <= grace:
@@ -69,7 +71,7 @@ func (k *keeper) watchMoney(ctx context.Context) {
 		k.log.Error("credit", "err", err)
 	case room == 0 || roomMs <= grace:
 		k.stop(ctx, why, time.Duration(min(roomMs, grace))*time.Millisecond)
-	case k.unpaid() > max(rent30, 1): // a rent of nothing in 30 s is not late
+	case late && !k.away:
 		k.pause(ctx, reason.New(reason.RenterGone, "%d s of rent without a voucher", work.PauseUnpaid))
 	}
 }

@@ -177,11 +177,11 @@ func (a Ask) Validate() error {
 	switch {
 	case wire.Hash(a.Lease).IsZero():
 		return invalid("ask without a lease")
-	case (a.Action == ActReady && len(a.Signed) > market.MaxReady) || (a.Action == ActRelease && len(a.Signed) > market.MaxRelease):
+	case (a.Action == ActReady && len(a.Signed) > market.MaxReady) || (a.Action == ActRelease || a.Action == ActAllow) && len(a.Signed) > market.MaxRelease:
 		return invalid("a signed record of %d bytes", len(a.Signed))
 	}
 	switch a.Action {
-	case ActReady, ActRelease:
+	case ActReady, ActRelease, ActAllow:
 		if len(a.Signed) == 0 {
 			return invalid("the signed record is missing")
 		}

@@ -138,9 +138,10 @@ const (
 	ActSignal  Action = 4 // Signal goes to the job
 	ActStop    Action = 5 // SIGTERM, Spec.StopWait, SIGKILL; the lease ends when the job has
 	ActStatus  Action = 6
-	ActRelease Action = 7 // Signed holds a sealed market.Release
-	ActFetched Action = 8 // the renter has the results: the provider may wipe them
-	ActSync    Action = 9 // pack what /out holds now, while the job runs; Status.Outputs names it
+	ActRelease Action = 7  // Signed holds a sealed market.Release
+	ActFetched Action = 8  // the renter has the results: the provider may wipe them
+	ActSync    Action = 9  // pack what /out holds now, while the job runs; Status.Outputs names it
+	ActAllow   Action = 10 // Signed holds a sealed voucher.Allowance, opaque to market
 )
 
 // Ask is the request of [ProtoJob]. The peer must be the device that signed the Accept.
