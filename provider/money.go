@@ -12,6 +12,7 @@ import (
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/identity"
 )
 
 // openTx opens a sale's lane: voucher and hold.
@@ -41,6 +42,8 @@ func creditReason(err error) error {
 		return reason.Errorf(reason.CreditLimit, "%v of %v left, %v asked", c.Room, c.Limit, c.Asked)
 	case errors.Is(err, books.ErrReadOnly):
 		return reason.Errorf(reason.LedgerReadOnly, "the owner must recover the ledger first")
+	case errors.Is(err, identity.ErrRevoked):
+		return reason.Errorf(reason.DelegationPowers, "%v", err)
 	}
 	return err
 }

@@ -40,6 +40,9 @@ func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
 	for _, slot := range s.Lot.Slots {
 		devices = append(devices, slot.Device)
 	}
+	if err := a.notRevoked(s); err != nil {
+		return nil, err
+	}
 	if err := a.maySell(s, devices); err != nil {
 		return nil, err
 	}
@@ -61,10 +64,24 @@ func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
 	if _, _, err := a.delegations.Add(s.DelegationRaw); err != nil { // for people: `peers` names the account
 		a.log.Debug("delegation of the renter not remembered", "err", err)
 	}
+	if err := a.delegations.Dealt(ctx, s.Accept.Account); err != nil {
+		a.log.Warn("revocations of the renter's other devices not kept", "err", err)
+	}
 	a.log.Info("lease sold", "lease", s.ID.Short(), "renter", s.Accept.Account.Short(), "lot", s.Lot.ID, "rate", s.Accept.Rate)
 	a.keep(k)
 	a.changed()
 	return rec.Lease, nil
+}
+
+// notRevoked refuses to sell to a device, or from one, that its account has let go.
+func (a *Agent) notRevoked(s negotiate.Sale) error {
+	if err := a.delegations.Revoked(s.Delegation); err != nil {
+		return reason.Errorf(reason.DelegationPowers, "%v", err)
+	}
+	if err := a.delegations.Self(); err != nil {
+		return reason.Errorf(reason.OwnerPaused, "the provider's device is not of its account any more")
+	}
+	return nil
 }
 
 // maySell judges what only the owner's settings know.

@@ -49,6 +49,9 @@ func (j *job) buy(ctx context.Context) error {
 	if _, _, err := j.a.Delegations.Add(deal.DelegationRaw); err != nil { // for people: `peers` names the account
 		j.log.Debug("delegation of the provider not remembered", "err", err)
 	}
+	if err := j.a.Delegations.Dealt(ctx, j.offer.Account); err != nil {
+		j.log.Warn("revocations of the provider's other devices not kept", "err", err)
+	}
 	// What was bought is stored even if it was given up meanwhile, so that the release can be checked against it.
 	err := j.update(context.WithoutCancel(ctx), func(r *record) { r.Lease, r.State = deal.LeaseRaw, work.Agreed }, func(tx *books.Tx, _ *record) error {
 		_, _, err := tx.KeepDelegation(deal.DelegationRaw)

@@ -52,6 +52,9 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 	if p.offers, err = a.choose(ctx, req); err != nil {
 		return nil, err
 	}
+	if p.offers, err = a.notRevoked(p.offers); err != nil {
+		return nil, err
+	}
 	if p.offers, err = roomy(ctx, p.offers, req); err != nil {
 		return nil, err
 	}
@@ -60,20 +63,6 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 		return nil, err
 	}
 	return p, nil
-}
-
-// mayBuy says whether the account lets this device buy: else every provider would refuse it.
-func (a *Agent) mayBuy() error {
-	const needs = identity.PowerTrade | identity.PowerPay
-	d, err := identity.OpenDelegation(a.Device.Delegation())
-	if err == nil && d.Powers&needs != needs {
-		err = &refusal{
-			why: fmt.Errorf("%w: the account lets this device %q, buying takes %q", identity.ErrPower, d.Powers, needs),
-			next: "on the PC that has the account's key, run `identity link` with --powers trade,pay and the request that\n" +
-				"`gpufair identity link` prints here",
-		}
-	}
-	return err
 }
 
 // plannable opens the files and works the money out for the first offer.

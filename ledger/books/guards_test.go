@@ -70,11 +70,23 @@ func TestSettlersNeedPowers(t *testing.T) {
 	p.meet()
 	c := weak.Channel(p.provider.Self(), money.Credit)
 	var proposal []byte
-	weak.update(func(tx *Tx) (err error) {
-		_, proposal, err = tx.Propose(Payment{Channel: c, Amount: 5, Method: "manual"})
+	err := weak.Update(t.Context(), func(tx *Tx) error {
+		_, _, err := tx.Propose(Payment{Channel: c, Amount: 5, Method: "manual"})
 		return err
 	})
-	err := p.provider.Update(t.Context(), func(tx *Tx) error {
+	if !errors.Is(err, identity.ErrPower) {
+		t.Errorf("its own side lets it: %v", err)
+	}
+	weak.view(func(r *Reader) error { // a program that does not care
+		cp, err := r.Checkpoint()
+		if err == nil {
+			proposal, err = voucher.SignSettlement(weak.dev, voucher.Settlement{
+				Channel: c.AllEpochs(), Nonce: wire.Hash{1}, Amount: 5, Method: "manual", Time: 1, Checkpoint: cp,
+			})
+		}
+		return err
+	})
+	err = p.provider.Update(t.Context(), func(tx *Tx) error {
 		_, _, err := tx.RecordProposal(proposal)
 		return err
 	})

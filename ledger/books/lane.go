@@ -53,7 +53,7 @@ func (t *Tx) OpenLane(o Opening, opening, delegation []byte) (Lane, error) {
 	if err := t.enterEpoch(v); err != nil {
 		return Lane{}, err
 	}
-	if err := t.checkNew(role, o.Channel.Unit, o.Channel.Renter); err != nil {
+	if err := errors.Join(t.checkNew(role, o.Channel.Unit, o.Channel.Renter), t.notRevoked(d)); err != nil {
 		return Lane{}, fmt.Errorf("open lane %s: %w", o.Lane.Short(), err)
 	}
 	if err := t.CheckCredit(o.Channel.Renter, o.Channel.Unit, o.Hold); err != nil {

@@ -177,6 +177,9 @@ func (t *Tx) RecordProposal(proposal []byte) (wire.Hash, Settled, error) {
 		}
 		return id, have, nil
 	}
+	if err := t.settlerNotRevoked(s.Header, s.Delegation); err != nil {
+		return id, Settled{}, fmt.Errorf("settlement %s: %w", id.Short(), err)
+	}
 	if err := t.yield(s); err != nil {
 		return id, Settled{}, err
 	}
@@ -328,6 +331,9 @@ func (t *Tx) RecordCounter(counter []byte) (wire.Hash, error) {
 	v, err := t.Settlement(id)
 	if err != nil || v.State == Signed {
 		return id, err
+	}
+	if err := t.settlerNotRevoked(c.Header, c.Delegation); err != nil {
+		return id, fmt.Errorf("settlement %s: %w", id.Short(), err)
 	}
 	s, err := voucher.OpenSettlement(v.Proposal)
 	if err != nil {

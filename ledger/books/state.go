@@ -32,6 +32,7 @@ import (
 //	ev/<lane>/<place>            [Interval]: evidence of an interval and the voucher that paid it
 //	al/<lane>                    allowance as signed
 //	d/<hash>                     delegation as signed
+//	rv/<account>/<device>        highest revocation of a device, as signed
 //	hold/<id>                    [Held]: a hold that no lane has
 //	due/<role><unit>/<peer>/<end><lane>  lanes that have ended, newest first: the end is inverted
 //	rem/<role><unit>/<peer>      [Reminder]: the last one that was sent, or as renter that came

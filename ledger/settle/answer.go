@@ -18,6 +18,9 @@ func (s *Service) Handler() p2p.Handler {
 		if err := s.authorize(from, a); err != nil {
 			return Answer{}, err
 		}
+		if err := s.mayChange(a); err != nil {
+			return Answer{}, err
+		}
 		out := Answer{Delegation: s.c.Books.Device().Delegation()}
 		if a.changes() {
 			if err := s.c.Books.Update(ctx, func(t *books.Tx) error { return s.apply(t, a, &out) }); err != nil {
@@ -35,6 +38,21 @@ func (s *Service) Handler() p2p.Handler {
 
 func (a Ask) changes() bool {
 	return len(a.Vouchers) > 0 || len(a.Proposal) > 0 || len(a.Counter) > 0 || a.Refused != nil
+}
+
+// mayChange refuses what a device asks for that its account has let go. It may still read.
+func (s *Service) mayChange(a Ask) error {
+	if s.c.Revoked == nil || !a.changes() {
+		return nil
+	}
+	d, err := identity.OpenDelegation(a.Delegation)
+	if err == nil {
+		err = s.c.Revoked(d)
+	}
+	if err != nil {
+		return p2p.Errorf(p2p.KindForbidden, "%v", err)
+	}
+	return nil
 }
 
 // authorize checks that the peer is a device of the channel's other side.

@@ -74,6 +74,8 @@ type Config struct {
 	Books    *books.Books
 	// Decide judges the other side's proposals; it must not wait. Nil is [Careful].
 	Decide func(self identity.AccountID, s voucher.Settlement) Decision
+	// Revoked is an error if the account of a delegation let its device go: it changes nothing here any more. Nil: only the books judge.
+	Revoked func(d identity.Delegation) error
 	// After is told of each peer with which something was exchanged; it must not wait. Nil: nobody is.
 	After func(peer identity.PeerID)
 }

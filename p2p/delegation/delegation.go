@@ -1,5 +1,6 @@
-// Package delegation knows which device acts for which account: a bounded directory of verified delegations by hash, and the
-// conversation that asks a peer for those that a record names. It keeps nothing on disk, and refuses to know what a record means.
+// Package delegation knows which device acts for which account, and which does no longer: a bounded directory of verified delegations by
+// hash, the highest revocation of each device, and the conversation that asks a peer for those that a record names. It has no disk of its
+// own, and refuses to know what a record means.
 package delegation
 
 import (
@@ -21,20 +22,22 @@ const (
 	MaxHashes     = 16      // of one request: more than the devices of an account
 	MaxDelegation = 512     // bytes of a sealed delegation; ours have under 300
 	remembered    = 1 << 14 // delegations: more than the live offers of a shard; 8 MiB at most
-	maxMessage    = MaxHashes*(MaxDelegation+8) + 256
+	maxMessage    = MaxHashes*(MaxDelegation+8) + MaxRevocations*(identity.MaxRevocation+8) + 256
 )
 
 // ErrUnknown says that nobody asked has a delegation of that hash.
 var ErrUnknown = errors.New("unknown delegation")
 
-// Ask is the request: delegations by the hash of their envelope.
+// Ask is the request: delegations by the hash of their envelope. With no hashes it is an exchange of revocations.
 type Ask struct {
-	Hashes []wire.Hash `cbor:"1,keyasint"` // at most [MaxHashes]
+	Hashes      []wire.Hash `cbor:"1,keyasint,omitempty"` // at most [MaxHashes]
+	Revocations [][]byte    `cbor:"2,keyasint,omitempty"` // of the asker's account; at most [MaxRevocations]
 }
 
 // Answer lists the envelopes that the peer has, in no order; hashes it does not know are left out.
 type Answer struct {
-	Delegations [][]byte `cbor:"1,keyasint"`
+	Delegations [][]byte `cbor:"1,keyasint,omitempty"`
+	Revocations [][]byte `cbor:"2,keyasint,omitempty"` // of the accounts that were asked about and the answerer's own; at most [MaxRevocations]
 }
 
 // entry is a verified delegation and its bytes.
@@ -51,6 +54,7 @@ type Directory struct {
 	ownHash  wire.Hash
 	known    *lru.Cache[wire.Hash, entry]
 	fetches  singleflight.Group
+	revoked  *revocations
 }
 
 // New makes a directory that knows the device's own delegation and asks peers over protocol.
@@ -67,8 +71,12 @@ func newSized(n p2p.Network, protocol p2p.Protocol, own *identity.Device, size i
 	if err != nil {
 		return nil, fmt.Errorf("delegations: %w", err)
 	}
+	revoked, err := newRevocations()
+	if err != nil {
+		return nil, err
+	}
 	return &Directory{
-		net: n, protocol: protocol, own: entry{d: d, raw: own.Delegation()}, ownHash: own.DelegationHash(), known: known,
+		net: n, protocol: protocol, own: entry{d: d, raw: own.Delegation()}, ownHash: own.DelegationHash(), known: known, revoked: revoked,
 	}, nil
 }
 
@@ -77,16 +85,23 @@ func Limits() p2p.Limits { return p2p.Limits{Streams: 64, PeerStreams: 4, Idle: 
 
 // Handler answers other peers from what is remembered; it asks nobody on their behalf.
 func (d *Directory) Handler() p2p.Handler {
-	return p2p.Answer(maxMessage, func(_ context.Context, _ identity.PeerID, ask Ask) (Answer, error) {
-		if len(ask.Hashes) == 0 || len(ask.Hashes) > MaxHashes {
-			return Answer{}, p2p.Errorf(p2p.KindBadRequest, "asked for %d delegations, want 1 to %d", len(ask.Hashes), MaxHashes)
+	return p2p.Answer(maxMessage, func(ctx context.Context, from identity.PeerID, ask Ask) (Answer, error) {
+		if len(ask.Hashes) > MaxHashes {
+			return Answer{}, p2p.Errorf(p2p.KindBadRequest, "asked for %d delegations, want at most %d", len(ask.Hashes), MaxHashes)
 		}
-		var a Answer
+		if err := d.hear(ctx, from, ask.Revocations); err != nil {
+			return Answer{}, err
+		}
+		var (
+			a        Answer
+			accounts []identity.AccountID
+		)
 		for _, h := range ask.Hashes {
-			if raw, ok := d.Envelope(h); ok {
-				a.Delegations = append(a.Delegations, raw)
+			if e, ok := d.find(h); ok {
+				a.Delegations, accounts = append(a.Delegations, e.raw), append(accounts, e.d.Account)
 			}
 		}
+		a.Revocations = d.told(accounts...)
 		return a, nil
 	})
 }
@@ -140,6 +155,9 @@ func (d *Directory) Lookup(ctx context.Context, from identity.PeerID, h wire.Has
 func (d *Directory) fetch(ctx context.Context, from identity.PeerID, h wire.Hash) error {
 	var a Answer
 	if err := p2p.Call(ctx, d.net, from, d.protocol, Ask{Hashes: []wire.Hash{h}}, &a, maxMessage); err != nil {
+		return err
+	}
+	if err := d.hear(ctx, from, a.Revocations); err != nil {
 		return err
 	}
 	if len(a.Delegations) == 0 {

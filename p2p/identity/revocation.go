@@ -12,6 +12,9 @@ import (
 // DomainRevocation is the domain of [Revocation].
 const DomainRevocation Domain = "gpufair/revocation/1"
 
+// ErrRevoked says that a device's account has let it go; it wraps [ErrPower].
+var ErrRevoked = fmt.Errorf("%w: its account has revoked the device", ErrPower)
+
 // MaxRevocation is the largest sealed revocation in bytes; ours have under 250.
 const MaxRevocation = 384
 

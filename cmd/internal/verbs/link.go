@@ -163,3 +163,74 @@ func (d *Daemon) install(ctx context.Context, dir, text string) error {
 	}
 	return d.printIdentity(v)
 }
+
+func (d *Daemon) identityRevoke() *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use: "revoke PEER", Short: "let a device of your account act for it no longer",
+		Args: exactly("the peer id of a device", 1),
+		Long: "For a PC that was lost, stolen or given away. Peers that hear of it take no new orders, vouchers or settlements of that device;\n" +
+			"what it signed before stays owed. A running daemon tells its peers at once, and everybody who connects later. It is never\n" +
+			"undone: `identity link` with a new grant lets the device in again.",
+		Example: fmt.Sprintf("  %[1]s identity show\n  %[1]s identity revoke 12D3KooW…", d.Name),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			const what = "revoke a device"
+			device, err := identity.ParsePeer(args[0])
+			if err != nil {
+				return cli.Fail(cli.ExitUsage, what, err, d.Name+" identity show lists the devices of the account")
+			}
+			dir, err := d.identityDir()
+			if err != nil {
+				return err
+			}
+			dev, err := identity.Load(dir)
+			if err != nil {
+				return d.keyless(what, err)
+			}
+			if dev.Peer() == device && !yes {
+				ok, err := d.Confirm(cmd.Context(), "That is this PC itself: it will trade no more until it is linked again. Revoke it?", "--yes")
+				if err != nil {
+					return err
+				}
+				if !ok {
+					return cli.Status(cli.ExitInterrupted)
+				}
+			}
+			raw, r, err := identity.RevokeDevice(dir, device, time.Now())
+			if err != nil {
+				return d.keyless(what, err)
+			}
+			told, err := d.refresh(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return d.printRevoked(identity.Known{Device: device, Revocation: &r, Sealed: raw, This: dev.Peer() == device}, told)
+		},
+	}
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask, though it is this PC")
+	return c
+}
+
+// refresh lets a running daemon tell its peers; told is false where none runs.
+func (d *Daemon) refresh(ctx context.Context) (told bool, err error) {
+	_, socket, err := d.Place()
+	if err != nil {
+		return false, err
+	}
+	err = local.NewClient(socket).Post(ctx, "/identity/refresh", struct{}{}, &local.Identity{})
+	if errors.Is(err, local.ErrNotRunning) {
+		return false, nil
+	}
+	return err == nil, d.Explain("tell the peers", err)
+}
+
+func (d *Daemon) printRevoked(k identity.Known, told bool) error {
+	v := wire.DescribeDevice(k)
+	if d.JSON {
+		return d.PrintJSON(v)
+	}
+	if !told {
+		d.Note("%s does not run here: peers hear of it once it does", d.Title)
+	}
+	return d.Pairs([2]string{"device", v.Peer}, [2]string{"state", deviceState(v)})
+}

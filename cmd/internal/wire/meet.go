@@ -148,7 +148,7 @@ func (m meeting) Join(ctx context.Context, in local.Invite) (local.Joined, error
 
 // Doctor checks what a daemon needs.
 func (m meeting) Doctor(ctx context.Context) (local.Checks, error) {
-	checks := append(StaticChecks(m.b.State), m.b.liveChecks()...)
+	checks := append(append(StaticChecks(m.b.State), m.b.checkRevoked()...), m.b.liveChecks()...)
 	if m.checks != nil {
 		checks = append(checks, m.checks(ctx)...)
 	}

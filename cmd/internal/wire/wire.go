@@ -188,10 +188,13 @@ func (b *Base) openNetwork(context.Context) error {
 }
 
 // openTalk makes the conversations that both daemons hold.
-func (b *Base) openTalk(context.Context) error {
+func (b *Base) openTalk(ctx context.Context) error {
 	var err error
 	b.Delegations, err = delegation.New(b.Network, p2p.ProtocolID(b.name, work.ProtoIdentity), b.Device)
 	if err != nil {
+		return err
+	}
+	if err := b.openRevocations(ctx); err != nil {
 		return err
 	}
 	b.Network.Handle(p2p.ProtocolID(b.name, work.ProtoIdentity), delegation.Limits(), b.Delegations.Handler())
@@ -206,7 +209,7 @@ func (b *Base) openTalk(context.Context) error {
 		return err
 	}
 	settlements := p2p.ProtocolID(b.name, work.ProtoSettle)
-	if b.Settle, err = settle.New(settle.Config{Network: b.Network, Protocol: settlements, Books: b.Books, After: b.witness.Soon}); err != nil {
+	if b.Settle, err = settle.New(settle.Config{Network: b.Network, Protocol: settlements, Books: b.Books, Revoked: b.Delegations.Revoked, After: b.witness.Soon}); err != nil {
 		return err
 	}
 	b.Network.Handle(settlements, settle.Limits(), b.Settle.Handler())
@@ -263,6 +266,7 @@ func (b *Base) Run(ctx context.Context, parts ...Part) error {
 	g.Go("store", b.db.Run)
 	g.Go("network", b.Network.Run)
 	g.Go("board", b.Board.Run)
+	g.Go("revocations", func(ctx context.Context) error { return b.Delegations.Run(ctx, delegation.RevocationsTopic(b.name)) })
 	g.Go("old evidence", b.dropEvidence)
 	g.Go("witness", b.witness.Run)
 	for _, p := range parts {

@@ -13,6 +13,8 @@ import (
 // Meeting is what a daemon tells of its peers and itself. Both daemons fulfil it.
 type Meeting interface {
 	Identity(ctx context.Context) (local.Identity, error)
+	// Refresh reads anew what lies beside the keys, and tells peers which devices were revoked.
+	Refresh(ctx context.Context, in struct{}) (local.Identity, error)
 	Peers(ctx context.Context) (local.Peers, error)
 	// Invite makes the string that another daemon joins with.
 	Invite(ctx context.Context, req local.InviteRequest) (local.Invite, error)
@@ -53,6 +55,7 @@ func Op(method, path, summary string) huma.Operation {
 // Meet registers the operations about peers and identity.
 func Meet(api huma.API, m Meeting) {
 	Get(api, "/identity", "Who this daemon is", m.Identity)
+	Post(api, "/identity/refresh", "Tell peers which devices were revoked", m.Refresh)
 	Get(api, "/peers", "Connected peers", m.Peers)
 	Get(api, "/doctor", "Check what this daemon needs", m.Doctor)
 	Post(api, "/invite", "Make an invite", m.Invite)
