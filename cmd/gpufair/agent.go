@@ -72,7 +72,7 @@ func (a *app) serve(ctx context.Context, s settings) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	base, err := wire.Open(ctx, wire.Config{
-		Program: "gpufair agent", Title: apiTitle, Dirs: dirs, Network: s.NetConfig, Unit: money.Unit(s.Unit), Role: ledger.AsRenter, Log: log,
+		Program: "gpufair agent", Title: apiTitle, Dirs: dirs, Network: s.NetConfig, Unit: money.Unit(s.Unit), Role: ledger.AsRenter, Ledger: s.Ledger, Log: log,
 	})
 	if err != nil {
 		return err

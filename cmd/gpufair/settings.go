@@ -16,10 +16,11 @@ and the next command starts it anew. Later ones win: this file, variables GPUFAI
 // settings is gpufair's config file.
 type settings struct {
 	wire.NetConfig
-	Unit    string        `toml:"unit" comment:"unit of account that ledger and settle show first"`
-	Results cli.Size      `toml:"results" comment:"disk that one job's results may take on their way home, before they lie in their output folder"`
-	GiveUp  cli.Duration  `toml:"give_up" comment:"a provider that is silent for so long is given up: the lease is released and nothing more is paid"`
-	Log     cli.LogConfig `toml:"log" comment:"of the agent; it writes to agent.log in the state folder"`
+	Unit    string            `toml:"unit" comment:"unit of account that ledger and settle show first"`
+	Results cli.Size          `toml:"results" comment:"disk that one job's results may take on their way home, before they lie in their output folder"`
+	GiveUp  cli.Duration      `toml:"give_up" comment:"a provider that is silent for so long is given up: the lease is released and nothing more is paid"`
+	Ledger  wire.LedgerConfig `toml:"ledger" comment:"What you owe and are owed"`
+	Log     cli.LogConfig     `toml:"log" comment:"of the agent; it writes to agent.log in the state folder"`
 }
 
 // defaults are the settings of a machine that nobody configured.

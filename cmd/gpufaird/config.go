@@ -27,13 +27,14 @@ type config struct {
 	Region   string     `toml:"region" comment:"where the machine stands, as renters search for it: eu-north, Berlin …"`
 	Unit     money.Unit `toml:"unit" comment:"what prices are in"`
 
-	Serve      serveConfig      `toml:"serve" comment:"Whom to serve. Until the sandbox is hard enough for strangers, only accounts that stand here get anything"`
-	Terms      termsConfig      `toml:"terms" comment:"What renters agree to"`
-	Credit     creditConfig     `toml:"credit" comment:"How much renters may come to owe before they settle; empty: a default that follows from the prices"`
-	Settlement settlementConfig `toml:"settlement" comment:"How renters pay"`
-	Runtime    runtimeConfig    `toml:"runtime" comment:"Where jobs run"`
-	Log        cli.LogConfig    `toml:"log"`
-	CPU        []cpuConfig      `toml:"cpu,omitempty" comment:"CPU cores on offer, one [[cpu]] for each device"`
+	Serve      serveConfig       `toml:"serve" comment:"Whom to serve. Until the sandbox is hard enough for strangers, only accounts that stand here get anything"`
+	Terms      termsConfig       `toml:"terms" comment:"What renters agree to"`
+	Credit     creditConfig      `toml:"credit" comment:"How much renters may come to owe before they settle; empty: a default that follows from the prices"`
+	Settlement settlementConfig  `toml:"settlement" comment:"How renters pay"`
+	Ledger     wire.LedgerConfig `toml:"ledger" comment:"What you owe and are owed"`
+	Runtime    runtimeConfig     `toml:"runtime" comment:"Where jobs run"`
+	Log        cli.LogConfig     `toml:"log"`
+	CPU        []cpuConfig       `toml:"cpu,omitempty" comment:"CPU cores on offer, one [[cpu]] for each device"`
 }
 
 type serveConfig struct {

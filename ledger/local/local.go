@@ -33,6 +33,7 @@ const maxEntries = 10_000
 type Desk struct {
 	Books  *books.Books
 	Settle *settle.Service
+	Net    *settle.Net
 	Unit   money.Unit  // the default unit
 	Role   ledger.Role // this account's usual side of a channel
 	// Peer finds the device on which an account was last dealt with.
@@ -62,6 +63,7 @@ func Register(a huma.API, d Desk) {
 	d.owed(a)
 	d.credit(a)
 	d.settlements(a)
+	d.circles(a)
 	d.witnesses(a)
 }
 

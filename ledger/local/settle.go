@@ -84,7 +84,11 @@ func (d Desk) amount(ctx context.Context, in statement.SettleRequest, c ledger.C
 		if err != nil {
 			return err
 		}
-		owed = a.Owed
+		aside, err := r.Aside(d.Role, c.Unit, c.Peer(d.Books.Self()))
+		if err != nil {
+			return err
+		}
+		owed = a.Owed - int64(aside) // what is being cleared in a circle is not proposed for payment besides
 		return r.Settlements(func(_ wire.Hash, s voucher.Settlement, v books.Settled) error {
 			if v.State != books.Proposed || s.Channel != c || in.Reference != "" && s.Reference == in.Reference {
 				return nil

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -48,6 +49,7 @@ type Config struct {
 	Network NetConfig       // of the config file
 	Unit    money.Unit      // the default unit of the ledger's verbs
 	Role    ledger.Role     // this account's usual side of a channel
+	Ledger  LedgerConfig    // of the config file
 	Needs   identity.Powers // that this device must have of its account; none: all verbs say for themselves
 	Log     *slog.Logger
 }
@@ -62,6 +64,7 @@ type Base struct {
 	Delegations *delegation.Directory
 	Board       *announce.Board
 	Settle      *settle.Service
+	Net         *settle.Net
 	Claims      *settle.Claims
 	Server      *serve.Server        // register the agent's operations on Server.API() before Run
 	Metrics     *prometheus.Registry // served at /metrics of the socket
@@ -69,7 +72,8 @@ type Base struct {
 
 	witness *settle.Witness
 	db      *badger.DB
-	name    string // of the network
+	name    string      // of the network
+	netting atomic.Bool // the owner takes part
 	closers []func() error
 }
 
@@ -188,13 +192,10 @@ func (b *Base) openNetwork(context.Context) error {
 }
 
 // openTalk makes the conversations that both daemons hold.
-func (b *Base) openTalk(ctx context.Context) error {
+func (b *Base) openTalk(context.Context) error {
 	var err error
 	b.Delegations, err = delegation.New(b.Network, p2p.ProtocolID(b.name, work.ProtoIdentity), b.Device)
 	if err != nil {
-		return err
-	}
-	if err := b.openRevocations(ctx); err != nil {
 		return err
 	}
 	b.Network.Handle(p2p.ProtocolID(b.name, work.ProtoIdentity), delegation.Limits(), b.Delegations.Handler())
@@ -209,7 +210,7 @@ func (b *Base) openTalk(ctx context.Context) error {
 		return err
 	}
 	settlements := p2p.ProtocolID(b.name, work.ProtoSettle)
-	if b.Settle, err = settle.New(settle.Config{Network: b.Network, Protocol: settlements, Books: b.Books, Revoked: b.Delegations.Revoked, After: b.witness.Soon}); err != nil {
+	if b.Settle, err = settle.New(settle.Config{Network: b.Network, Protocol: settlements, Books: b.Books, After: b.witness.Soon}); err != nil {
 		return err
 	}
 	b.Network.Handle(settlements, settle.Limits(), b.Settle.Handler())
@@ -249,7 +250,7 @@ func (b *Base) Register(a Agent) { b.Operations(b.Server.API(), a) }
 func (b *Base) Operations(to huma.API, a Agent) {
 	serve.Meet(to, meeting{b, a.Checks})
 	ledgerlocal.Register(to, ledgerlocal.Desk{
-		Books: b.Books, Settle: b.Settle, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records, Evidence: interval, Origin: a.Origin,
+		Books: b.Books, Settle: b.Settle, Net: b.Net, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records, Evidence: interval, Origin: a.Origin,
 	})
 }
 
@@ -266,9 +267,9 @@ func (b *Base) Run(ctx context.Context, parts ...Part) error {
 	g.Go("store", b.db.Run)
 	g.Go("network", b.Network.Run)
 	g.Go("board", b.Board.Run)
-	g.Go("revocations", func(ctx context.Context) error { return b.Delegations.Run(ctx, delegation.RevocationsTopic(b.name)) })
 	g.Go("old evidence", b.dropEvidence)
 	g.Go("witness", b.witness.Run)
+	g.Go("netting", b.Net.Run)
 	for _, p := range parts {
 		g.Go(p.Name, p.Run)
 	}
