@@ -63,16 +63,9 @@ func TestCosign(t *testing.T) {
 	}
 }
 
-func TestCosignRefusals(t *testing.T) {
-	log, other := device(t), device(t)
-	_, key, by, err := identity.Generate()
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestCosignNot(t *testing.T) {
+	log, by, other := device(t), device(t), device(t)
 	msg := sealed(t, log, 3, 5, history.Hash{9})
-	cosign := func(msg []byte, log identity.PeerID, by *identity.Device, now time.Time) ([]byte, error) {
-		return history.Cosign(msg, log, by.Peer(), now, by.SignCosignature)
-	}
 	for name, c := range map[string]struct {
 		log  identity.PeerID
 		by   *identity.Device
@@ -83,11 +76,20 @@ func TestCosignRefusals(t *testing.T) {
 		"another's as the log's": {other.Peer(), by, stamp, identity.ErrSigner},
 		"at no time":             {log.Peer(), by, time.Unix(0, 0), identity.ErrNote},
 	} {
-		if _, err := cosign(msg, c.log, c.by, c.now); !errors.Is(err, c.want) {
+		if _, err := history.Cosign(msg, c.log, c.by.Peer(), c.now, c.by.SignCosignature); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
-	both, err := cosign(msg, log.Peer(), by, stamp)
+}
+
+func TestOpenCosignedRefusals(t *testing.T) {
+	log, other := device(t), device(t)
+	_, key, by, err := identity.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg := sealed(t, log, 3, 5, history.Hash{9})
+	both, err := history.Cosign(msg, log.Peer(), by.Peer(), stamp, by.SignCosignature)
 	if err != nil {
 		t.Fatal(err)
 	}
