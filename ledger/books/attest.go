@@ -232,7 +232,7 @@ func (t *Tx) cosign(s sighting, delegation wire.Hash, proven map[uint64]bool) ([
 	if err != nil || !ok {
 		return nil, err
 	}
-	checked, err := w.checked(device)
+	checked, err := w.checked()
 	if err != nil || w.Note != nil && !proven[checked.Size] {
 		return nil, err
 	}
@@ -241,7 +241,7 @@ func (t *Tx) cosign(s sighting, delegation wire.Hash, proven map[uint64]bool) ([
 		if err != nil {
 			return nil, err
 		}
-		cp, err := history.Open(p.Value, device)
+		cp, err := history.Read(p.Value)
 		if err != nil {
 			return nil, fmt.Errorf("head of device %s: %w: %w", device, ErrCorrupt, err)
 		}

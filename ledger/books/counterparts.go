@@ -87,7 +87,7 @@ func (r *Reader) showWitness(o history.Origin, w witnessed) (statement.Witness, 
 		Account: w.Account.String(), Device: o.Peer.String(), Epoch: o.Epoch, Origin: o.String(),
 		CheckedAt: when(w.At), Suspicion: w.Suspect, SuspectSince: when(w.Since),
 	}
-	checked, err := w.checked(o.Peer)
+	checked, err := w.checked()
 	if err != nil {
 		return out, err
 	}
@@ -98,7 +98,7 @@ func (r *Reader) showWitness(o history.Origin, w witnessed) (statement.Witness, 
 		if err != nil {
 			return out, err
 		}
-		cp, err := history.Open(p.Value, o.Peer)
+		cp, err := history.Read(p.Value)
 		if err != nil {
 			return out, fmt.Errorf("head of %s: %w: %w", o, ErrCorrupt, err)
 		}
@@ -156,6 +156,15 @@ func (r *Reader) newestCosigned(account identity.AccountID) (kept cosignedBy, be
 		return nil
 	})
 	return kept, best, ok, err
+}
+
+// fits is the detail of a good verdict.
+func fits(v statement.Verdict) string {
+	text := fmt.Sprintf("%d entries and %d signatures fit", v.Entries, v.Checked)
+	if v.Forks > 0 {
+		text += fmt.Sprintf("; %d of the other side's devices signed two histories: see `ledger witness`", v.Forks)
+	}
+	return text
 }
 
 // witnesses checks everything that is kept of others' logs, what others said of this one, and the kept proofs of two histories. It names

@@ -106,10 +106,7 @@ func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 		return v, nil
 	}
 	if err == nil {
-		v.Detail = fmt.Sprintf("%d entries and %d signatures fit", v.Entries, v.Checked)
-		if v.Forks > 0 {
-			v.Detail += fmt.Sprintf("; %d of the other side's devices signed two histories: see `ledger witness`", v.Forks)
-		}
+		v.Detail = fits(v)
 	}
 	return v, err
 }

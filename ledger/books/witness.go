@@ -126,13 +126,18 @@ func (t *Tx) compare(s sighting) error {
 		if have == nil {
 			continue
 		}
-		bare, cp, err := history.Trim(have, s.signer.Device)
+		cp, err := history.Read(have)
 		if err != nil {
 			return fmt.Errorf("head of %s: %w: %w", s.head.Origin, ErrCorrupt, err)
 		}
-		if cp.Forks(s.head) {
-			return t.fork(w, s.signer.Device, bare, s.note)
+		if !cp.Forks(s.head) {
+			continue
 		}
+		bare, _, err := history.Trim(have, s.signer.Device)
+		if err != nil {
+			return fmt.Errorf("head of %s: %w: %w", s.head.Origin, ErrCorrupt, err)
+		}
+		return t.fork(w, s.signer.Device, bare, s.note)
 	}
 	return nil
 }
@@ -174,7 +179,7 @@ func (t *Tx) remember(s sighting, delegation wire.Hash) error {
 	if err != nil || !ok {
 		return err
 	}
-	if checked, err := w.checked(s.signer.Device); err != nil || w.Note != nil && s.head.Size <= checked.Size {
+	if checked, err := w.checked(); err != nil || w.Note != nil && s.head.Size <= checked.Size {
 		return err
 	}
 	k := append(seenKey(s.head.Origin), slot(s.head.Size))
@@ -183,22 +188,25 @@ func (t *Tx) remember(s sighting, delegation wire.Hash) error {
 		return err
 	}
 	if have != nil {
-		cp, err := history.Open(have, s.signer.Device)
-		if err != nil || cp.Size >= s.head.Size {
-			return err
+		cp, err := history.Read(have)
+		if err != nil {
+			return fmt.Errorf("head of %s: %w: %w", s.head.Origin, ErrCorrupt, err)
+		}
+		if cp.Size >= s.head.Size {
+			return nil
 		}
 	}
 	return t.own.Set(k, s.note)
 }
 
 // checked is the head that was checked; zero if none was.
-func (w witnessed) checked(device identity.PeerID) (history.Checkpoint, error) {
+func (w witnessed) checked() (history.Checkpoint, error) {
 	if w.Note == nil {
 		return history.Checkpoint{}, nil
 	}
-	cp, err := history.Open(w.Note, device)
+	cp, err := history.Read(w.Note)
 	if err != nil {
-		return cp, fmt.Errorf("checked head of device %s: %w: %w", device, ErrCorrupt, err)
+		return cp, fmt.Errorf("checked head: %w: %w", ErrCorrupt, err)
 	}
 	return cp, nil
 }

@@ -85,6 +85,15 @@ func Trim(msg []byte, peer identity.PeerID) ([]byte, Checkpoint, error) {
 	return out, cp, nil
 }
 
+// Read gives the checkpoint of a note whose signatures were checked before it was kept: it looks at none.
+func Read(msg []byte) (Checkpoint, error) {
+	text, _, ok := strings.Cut(string(msg), "\n\n")
+	if !ok || len(msg) > maxNote {
+		return Checkpoint{}, fmt.Errorf("kept note of %d bytes: %w", len(msg), ErrCheckpoint)
+	}
+	return ParseCheckpoint([]byte(text + "\n"))
+}
+
 // Cosign gives the signed note of a log with the cosignature of a witness below the log's own signature, and no others. Whether the log
 // was checked is for the caller; a device is no witness of its own log.
 func Cosign(msg []byte, log, by identity.PeerID, now time.Time, sign CosignFunc) ([]byte, error) {

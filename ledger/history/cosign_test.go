@@ -214,3 +214,16 @@ func FuzzOpenCosigned(f *testing.F) {
 		}
 	})
 }
+
+func TestRead(t *testing.T) {
+	dev := device(t)
+	msg := sealed(t, dev, 1, 7, history.Hash{1})
+	if cp, err := history.Read(msg); err != nil || cp.Size != 7 || cp.Root != (history.Hash{1}) || cp.Origin.Peer != dev.Peer() {
+		t.Errorf("%+v, %v", cp, err)
+	}
+	for _, bad := range [][]byte{nil, []byte("x\n\n"), []byte(goldenText), append(bytes.Clone(msg), make([]byte, 1000)...)} {
+		if cp, err := history.Read(bad); !errors.Is(err, history.ErrCheckpoint) {
+			t.Errorf("%q: %+v, %v", bad, cp, err)
+		}
+	}
+}
