@@ -1,5 +1,5 @@
-// Package badger holds the bytes of a kv store on disk. It owns badger's settings, its ballast and floor of free space, its lock, its
-// garbage collection and its backups, and is the only importer of github.com/dgraph-io/badger. It refuses to know what is stored.
+// Package badger holds the bytes of a kv store on disk. It owns badger's settings, its ballast and floor of free space, its lock and
+// its garbage collection, and is the only importer of github.com/dgraph-io/badger. It refuses to know what is stored.
 package badger
 
 import (

@@ -3,11 +3,8 @@ package badger
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -273,112 +270,4 @@ func TestConfigNeedsDirAndLog(t *testing.T) {
 			t.Errorf("opened %+v", c)
 		}
 	}
-}
-
-func backup(t *testing.T) (Config, []byte, Summary) {
-	t.Helper()
-	c := conf(t)
-	d := open(t, c)
-	for i := range 5 { // 2.5 MiB: more than one transaction when restored
-		must(t, d.Apply(t.Context(), []kv.Write{
-			set(fmt.Sprintf("a%d", i), "old"), {Key: fmt.Appendf(nil, "b%d", i), Value: bytes.Repeat([]byte{byte(i)}, kv.MaxValue)},
-		}))
-	}
-	must(t, d.Apply(t.Context(), []kv.Write{set("a1", "new"), {Key: []byte("a2"), Delete: true}}))
-	var out bytes.Buffer
-	sum, err := d.Backup(t.Context(), &out)
-	must(t, err)
-	if sum.Pairs != 9 || uint64(out.Len()) != uint64(headerLen)+sum.Bytes {
-		t.Fatalf("backup of %d pairs, %d bytes, file of %d", sum.Pairs, sum.Bytes, out.Len())
-	}
-	return c, out.Bytes(), sum
-}
-
-func TestBackupAndRestore(t *testing.T) {
-	old, file, sum := backup(t)
-	_, err := Restore(t.Context(), old, bytes.NewReader(file))
-	want(t, "restore over a store", err, os.ErrExist)
-
-	c := conf(t)
-	must(t, os.Mkdir(c.Dir, 0o700))
-	_, err = Restore(t.Context(), c, bytes.NewReader(file))
-	want(t, "restore over an empty directory", err, os.ErrExist)
-	if !strings.Contains(err.Error(), "move it away first") {
-		t.Errorf("the error does not say what to do: %v", err)
-	}
-	must(t, os.Remove(c.Dir))
-	got, err := Restore(t.Context(), c, bytes.NewReader(file))
-	must(t, err)
-	if got != sum {
-		t.Errorf("restored %+v, want %+v", got, sum)
-	}
-	d := open(t, c)
-	if get(t, d, "a1") != "new" || get(t, d, "b4") != strings.Repeat("\x04", kv.MaxValue) {
-		t.Error("a restored store has other values")
-	}
-	var again bytes.Buffer
-	if _, err := d.Backup(t.Context(), &again); err != nil || !bytes.Equal(again.Bytes(), file) {
-		t.Errorf("a backup of the restored store differs: %v", err)
-	}
-}
-
-// TestBackupDamage: cut short anywhere, or with any one byte changed, a backup is refused and no store is made.
-func TestBackupDamage(t *testing.T) {
-	_, file, _ := backup(t)
-	check := func(what string, b []byte) {
-		t.Helper()
-		c := conf(t)
-		_, err := Restore(t.Context(), c, bytes.NewReader(b))
-		want(t, what, err, ErrBackup)
-		if _, err := os.Stat(c.Dir); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: a store was made", what)
-		}
-	}
-	for _, at := range []int{0, 20, 30, 40, headerLen, headerLen + 5, headerLen + 9, len(file) / 2, len(file) - 1} {
-		b := bytes.Clone(file)
-		b[at] ^= 1
-		check(fmt.Sprintf("byte %d changed", at), b)
-		check(fmt.Sprintf("cut at %d", at), file[:at])
-	}
-	check("longer", append(bytes.Clone(file), 0))
-	check("value over the limit", single(1, kv.MaxValue+1))
-	check("key over the limit", single(kv.MaxKey+1, 1))
-	check("empty key", single(0, 1))
-}
-
-// single is a backup of one pair of the given lengths, right in all else.
-func single(key, value int) []byte {
-	body := binary.BigEndian.AppendUint32(nil, uint32(key))
-	body = binary.BigEndian.AppendUint32(body, uint32(value))
-	body = append(body, make([]byte, key+value)...)
-	return append(Summary{Pairs: 1, Bytes: uint64(len(body)), SHA256: sha256.Sum256(body)}.header(), body...)
-}
-
-func TestBackupToFaultyWriter(t *testing.T) {
-	d := open(t, conf(t))
-	must(t, d.Apply(t.Context(), []kv.Write{set("a", "1")}))
-	r, w := io.Pipe()
-	r.CloseWithError(io.ErrClosedPipe)
-	_, err := d.Backup(t.Context(), w)
-	want(t, "backup to a broken pipe", err, io.ErrClosedPipe)
-}
-
-func FuzzReadBackup(f *testing.F) {
-	f.Add([]byte(backupMagic))
-	f.Add(Summary{}.header())
-	f.Add(append(Summary{Pairs: 1, Bytes: 10}.header(), 0, 0, 0, 1, 0, 0, 0, 1, 'k', 'v'))
-	f.Add(append(Summary{Pairs: 1 << 63, Bytes: 1 << 63}.header(), 255, 255, 255, 255, 255, 255, 255, 255))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		var n uint64
-		sum, err := ReadBackup(t.Context(), bytes.NewReader(b), func(p kv.Pair) error {
-			n++
-			return nil
-		})
-		if err == nil && (n != sum.Pairs || uint64(len(b)) != uint64(headerLen)+sum.Bytes) {
-			t.Errorf("%d pairs, %d bytes read as %+v", n, len(b), sum)
-		}
-		if err != nil && !errors.Is(err, ErrBackup) {
-			t.Errorf("untyped error: %v", err)
-		}
-	})
 }

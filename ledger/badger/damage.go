@@ -21,8 +21,8 @@ var ErrDamaged = kv.ErrDamaged
 
 // damaged says which folder is damaged and what to do.
 func damaged(dir string, err error) error {
-	return fmt.Errorf("open store: %w in %s: %w; move %s aside and start again: the ledger is rebuilt from its journal as far as that reaches, "+
-		"and `ledger verify` says whether it is whole", ErrDamaged, dir, err, dir)
+	return fmt.Errorf("open store: %w in %s: %w; `ledger recover` sets it aside and makes the ledger again from its journal, a backup and "+
+		"the peers", ErrDamaged, dir, err)
 }
 
 // openLibrary opens badger's store, with errors of damage where the library panics or, for a table that was cut, ends the program.

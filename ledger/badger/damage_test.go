@@ -53,7 +53,7 @@ func TestDamagedStore(t *testing.T) {
 				db.Close()
 			}
 			want(t, "open", err, ErrDamaged)
-			for _, word := range []string{damagedConf.Dir, "move", "start again", "ledger verify"} {
+			for _, word := range []string{damagedConf.Dir, "ledger recover", "journal"} {
 				if !strings.Contains(err.Error(), word) {
 					t.Errorf("%q does not say %q", err, word)
 				}

@@ -45,6 +45,7 @@ type Adopted struct {
 type adoption struct {
 	t           *Tx
 	copy        LaneCopy
+	own         bool
 	role        ledger.Role
 	lane        Lane
 	opened      bool // it was not here
@@ -58,7 +59,12 @@ type adoption struct {
 // most what it alone has. A lane that is not here is opened without a hold. Adopting what is here already changes nothing.
 // Errors wrap ErrCopy or say which check failed; then nothing was written.
 func (t *Tx) AdoptLane(peer identity.AccountID, c LaneCopy) (Adopted, error) {
-	a := &adoption{t: t, copy: c, delegations: map[wire.Hash][]byte{}}
+	return t.adoptLane(peer, c, false)
+}
+
+// adoptLane is AdoptLane; own says that the copy is from this side's own ledger.
+func (t *Tx) adoptLane(peer identity.AccountID, c LaneCopy, own bool) (Adopted, error) {
+	a := &adoption{t: t, copy: c, own: own, delegations: map[wire.Hash][]byte{}}
 	if err := a.open(peer); err != nil {
 		return Adopted{}, fmt.Errorf("adopt lane: %w", err)
 	}
@@ -297,7 +303,7 @@ func (a *adoption) end() error {
 		return err
 	}
 	final := *a.copy.Final
-	if a.role == ledger.AsProvider {
+	if a.role == ledger.AsProvider && !a.own {
 		final = max(final, a.lane.Owed())
 	}
 	if a.lane.Closed() && final >= *a.lane.Final {

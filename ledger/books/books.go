@@ -54,6 +54,7 @@ var (
 type Config struct {
 	Dir    string           // for journal and head note; made with mode 0700 if it is not there
 	Disk   disk.Disk        // where they lie; nil means in Dir on this machine
+	Mark   string           // file outside of Dir that remembers that there was a ledger; empty: none
 	Store  *kv.Store        // the books write their own owner's keys, and what callers write in transactions
 	Device *identity.Device // signs checkpoints, vouchers, receipts and settlements
 	Limits map[money.Unit]ledger.Limits
@@ -87,6 +88,7 @@ type Books struct {
 	seq     uint64
 	newest  uint64    // in the journals, as they were found
 	noted   time.Time // of the last head note
+	marked  mark
 }
 
 // headEvery is how often the head note is written at most: it costs two more syncs. Close writes it, too.
@@ -119,7 +121,7 @@ func Open(ctx context.Context, c Config) (*Books, error) {
 	if err := b.readEpoch(ctx); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	if err := errors.Join(b.compareHead(ctx), b.compareBehind(ctx)); err != nil {
+	if err := errors.Join(b.compareHead(ctx), b.compareBehind(ctx), b.remember(ctx)); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	if b.readOnly != nil {
@@ -223,6 +225,12 @@ func (r *Reader) checkHead(note headNote) error {
 	if err != nil {
 		return fmt.Errorf("%w: head note: %w", ErrForged, err)
 	}
+	switch epoch := uint64(r.b.epoch); {
+	case cp.Origin.Epoch > epoch:
+		return fmt.Errorf("%w: it is of epoch %d, the store of %d", ErrBehind, cp.Origin.Epoch, epoch)
+	case cp.Origin.Epoch < epoch:
+		return nil // of the log before the restore
+	}
 	h, err := r.head()
 	if err != nil {
 		return err
@@ -307,7 +315,7 @@ func (b *Books) note(r *Reader) error {
 		return err
 	}
 	b.noted = time.Now()
-	return nil
+	return b.keepMark(h.Size)
 }
 
 // head is the log's size and root.

@@ -274,3 +274,28 @@ func (t *Tx) Forget(a identity.AccountID) error {
 	}
 	return t.own.Delete(pendingKey(a))
 }
+
+// CountPending counts who is to be asked, in a store over which no books are open.
+func CountPending(t *kv.Txn) (int, error) {
+	list, err := (&Reader{txn: t, own: t.Of(kv.Books)}).ToAsk()
+	return len(list), err
+}
+
+// LastDevice is the device of an account with which the newest lane was dealt, zero if none is known.
+func (r *Reader) LastDevice(a identity.AccountID) (device identity.PeerID, err error) {
+	lanes, err := r.Lanes(a)
+	if err != nil {
+		return device, err
+	}
+	var newest int64
+	for _, l := range lanes {
+		d, err := r.otherDevice(l)
+		if err != nil {
+			return device, err
+		}
+		if !d.IsZero() && l.Opened >= newest {
+			device, newest = d, l.Opened
+		}
+	}
+	return device, nil
+}

@@ -1,0 +1,179 @@
+package books
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/gpufair/gpufair/ledger/disk"
+	"github.com/gpufair/gpufair/ledger/history"
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/p2p/identity"
+)
+
+// HeadEpoch is the epoch of the head note in a ledger's folder; ok is false if there is none that device signed.
+func HeadEpoch(dir string, device identity.PeerID) (epoch uint32, ok bool) {
+	folder, err := existing(dir)
+	if err != nil {
+		return 0, false
+	}
+	note, ok, err := readHead(folder)
+	if err != nil || !ok {
+		return 0, false
+	}
+	cp, err := history.Open([]byte(note.Checkpoint), device)
+	if err != nil {
+		return 0, false
+	}
+	return uint32(cp.Origin.Epoch), true
+}
+
+// existing gives a ledger's folder, and makes none.
+func existing(dir string) (disk.Disk, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return nil, err
+	}
+	return disk.Open(dir)
+}
+
+// ReplayInto puts what the journals in a ledger's folder have beyond a store into it, as far as they follow on without a gap, and gives how
+// many transactions that were. Nobody may have the ledger open; the journals stay as they are.
+func ReplayInto(ctx context.Context, dir string, store *kv.Store) (n int, err error) {
+	folder, err := existing(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	records, _, err := readJournals(folder)
+	if err != nil {
+		return 0, err
+	}
+	var seq uint64
+	err = store.View(ctx, func(t *kv.Txn) (err error) {
+		seq, _, err = load[uint64](t.Of(kv.Books), []byte(keySeq))
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range records {
+		if r.Seq <= seq {
+			continue
+		}
+		if r.Seq != seq+1 {
+			break
+		}
+		if err := store.Update(ctx, func(t *kv.Txn) error { return t.Replay(r.Writes) }); err != nil {
+			return n, fmt.Errorf("replay transaction %d: %w", r.Seq, err)
+		}
+		seq, n = r.Seq, n+1
+	}
+	return n, nil
+}
+
+// Salvaged is what could be taken over from a damaged ledger.
+type Salvaged struct {
+	Lanes, Settlements int
+	Lost               int // records that can't be read, or that no check bears out
+}
+
+// Salvage takes over into b, a new ledger, what reads of a damaged one: every signed record is checked as if a peer gave it back, and the
+// entries are made anew from them. Limits that the owner set by hand come along. What was booked without a signature of the other side
+// (a write-off) does not.
+func (b *Books) Salvage(ctx context.Context, from *kv.Store) (out Salvaged, err error) {
+	err = from.View(ctx, func(t *kv.Txn) error {
+		old := &Reader{b: b, txn: t, own: t.Of(kv.Books)}
+		return errors.Join(b.salvageLanes(ctx, old, &out), b.salvageSettlements(ctx, old, &out), b.salvageLimits(ctx, old, &out))
+	})
+	return out, err
+}
+
+func (b *Books) salvageLanes(ctx context.Context, old *Reader, out *Salvaged) error {
+	for p, err := range old.own.Iterate([]byte("lane/"), nil) {
+		if err != nil {
+			return err
+		}
+		l, _, err := load[Lane](old.own, p.Key)
+		var c LaneCopy
+		if err == nil {
+			c, err = old.CopyLane(l)
+		}
+		if err == nil {
+			err = b.Update(ctx, func(t *Tx) error {
+				_, err := t.adoptLane(l.Channel.Peer(b.self), c, true)
+				return err
+			})
+		}
+		if err := out.count(&out.Lanes, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// count counts one record, and gives an error only of the new ledger.
+func (s *Salvaged) count(n *int, err error) error {
+	switch {
+	case errors.Is(err, ErrReadOnly), errors.Is(err, kv.ErrReadOnly), errors.Is(err, ErrUnknownOutcome):
+		return err
+	case err != nil:
+		s.Lost++
+	default:
+		*n++
+	}
+	return nil
+}
+
+func (b *Books) salvageSettlements(ctx context.Context, old *Reader, out *Salvaged) error {
+	for p, err := range old.own.Iterate([]byte("set/"), nil) {
+		if err != nil {
+			return err
+		}
+		v, s, err := decodeSettled(p)
+		ok := false
+		var c SettledCopy
+		if err == nil {
+			c, ok, err = old.CopySettlement(s, v)
+		}
+		if err == nil && ok {
+			err = b.Update(ctx, func(t *Tx) error {
+				_, err := t.AdoptSettlement(s.Channel.Peer(b.self), c)
+				return err
+			})
+		}
+		if err := out.count(&out.Settlements, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// salvageLimits takes over the limits that the owner set by hand.
+func (b *Books) salvageLimits(ctx context.Context, old *Reader, out *Salvaged) error {
+	for p, err := range old.own.Iterate([]byte("acct/"), nil) {
+		if err != nil {
+			return err
+		}
+		_, unit, size, err := splitAccountKey(p.Key)
+		if err != nil {
+			out.Lost++
+			continue
+		}
+		a, peer, err := decodeAccount(p, size)
+		if err != nil {
+			out.Lost++
+			continue
+		}
+		if a.ByHand == nil {
+			continue
+		}
+		if err := b.Update(ctx, func(t *Tx) error { return t.SetLimit(peer, unit, a.ByHand) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
