@@ -1,6 +1,7 @@
 package settle_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/meter"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/netting"
@@ -27,6 +29,8 @@ type member struct {
 	*settle.Net
 	consents bool
 	siblings []identity.PeerID
+	engine   kv.Engine
+	dir      string
 }
 
 // ring is members of which each owes the next, the last the first.
@@ -43,26 +47,50 @@ func newRing(t *testing.T, amounts ...money.Micro) *ring {
 		r.join()
 	}
 	r.net.Mesh()
+	r.around(amounts...)
+	return r
+}
+
+// around lets each member owe the next.
+func (r *ring) around(amounts ...money.Micro) {
+	r.t.Helper()
 	for i, amount := range amounts {
 		r.owe(i, (i+1)%len(amounts), amount)
 	}
-	return r
 }
 
 func (r *ring) join() *member {
 	r.t.Helper()
-	m := &member{side: newSide(r.t, r.net, 1<<30, nil), consents: true}
-	m.talk(r.t, m.side.net)
+	m := newMember(r.t, &kv.Memory{})
+	m.start(r.t, r.net.Join(m.dev))
 	r.all = append(r.all, m)
 	return m
 }
 
-// talk makes the member's conversation over a network, as a start of its program does.
-func (m *member) talk(t *testing.T, n p2p.Network) {
+func newMember(t *testing.T, engine kv.Engine) *member {
 	t.Helper()
-	var err error
+	return &member{side: side{dev: p2ptest.Device(t)}, consents: true, engine: engine, dir: t.TempDir()}
+}
+
+// start starts the member's program: ledger and conversations, over a network.
+func (m *member) start(t *testing.T, n p2p.Network) {
+	t.Helper()
+	schema := kv.Schema{Release: "v0.0.1", Steps: []kv.Step{{Number: 1, Name: "first", Run: func(context.Context, *kv.Txn) error { return nil }}}}
+	store, err := kv.Open(t.Context(), m.engine, schema)
+	must(t, err)
+	m.side.net = n
+	m.books, err = books.Open(t.Context(), books.Config{
+		Dir: m.dir, Store: store, Device: m.dev, Log: quiet,
+		Limits: map[money.Unit]ledger.Limits{money.Credit: {Stranger: 1 << 30, StrangersTotal: 1 << 40, KnownPercent: 50, KnownCap: 1 << 40}},
+	})
+	must(t, err)
+	b := m.books
+	t.Cleanup(func() { b.Close() })
+	m.Service, err = settle.New(settle.Config{Network: n, Protocol: protocol, Books: b})
+	must(t, err)
+	n.Handle(protocol, settle.Limits(), m.Service.Handler())
 	m.Net, err = settle.NewNet(settle.NetConfig{
-		Network: n, Protocol: netProtocol, Books: m.books, Consent: func() bool { return m.consents },
+		Network: n, Protocol: netProtocol, Books: b, Consent: func() bool { return m.consents },
 		Siblings: func() []identity.PeerID { return m.siblings }, Log: quiet,
 	})
 	must(t, err)
