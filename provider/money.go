@@ -38,12 +38,18 @@ func creditReason(err error) error {
 		return reason.Errorf(reason.StrangersTotal, "%v of %v left, %v asked", c.Room, c.Limit, c.Asked)
 	case errors.As(err, &c) && c.ByHand:
 		return reason.Errorf(reason.CreditLimit, "%v of %v left, %v asked; the owner set this account's limit by hand", c.Room, c.Limit, c.Asked)
+	case errors.As(err, &c) && (errors.Is(c.Cause, ledger.ErrLate) || errors.Is(c.Cause, ledger.ErrWrittenOff)):
+		return reason.Errorf(reason.CreditLimit, "%v: `gpufair ledger owed` shows what is due", c.Cause)
 	case errors.As(err, &c):
 		return reason.Errorf(reason.CreditLimit, "%v of %v left, %v asked", c.Room, c.Limit, c.Asked)
 	case errors.Is(err, books.ErrReadOnly):
 		return reason.Errorf(reason.LedgerReadOnly, "the owner must recover the ledger first")
+	case errors.Is(err, books.ErrFork): // the books keep the proof by the error itself
+		return fmt.Errorf("%w: %w", reason.Errorf(reason.HistoryForked, "the provider holds the proof"), err)
 	case errors.Is(err, identity.ErrRevoked):
 		return reason.Errorf(reason.DelegationPowers, "%v", err)
+	case errors.Is(err, books.ErrDisputed):
+		return reason.Errorf(reason.Disputed, "%v", err)
 	}
 	return err
 }
@@ -74,6 +80,9 @@ func (k *keeper) room(ctx context.Context) (money.Micro, reason.Reason, error) {
 		return err
 	})
 	why := reason.New(reason.CreditOver, "%v", cause)
+	if errors.Is(cause, books.ErrDisputed) {
+		why = reason.New(reason.Disputed, "")
+	}
 	return room, why, err
 }
 

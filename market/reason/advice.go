@@ -52,8 +52,12 @@ var advice = map[Code]Advice{
 	ClockSkew:         {"a message's time is more than 10 minutes off", "set this machine's clock", "set this machine's clock"},
 	Duplicate:         {"this was already received", nothing, nothing},
 	LedgerReadOnly:    {"the ledger is behind its own proofs and takes no entries", "run `gpufair ledger verify`", "run `gpufaird ledger verify`"},
-	LaneMismatch:      {"the voucher does not continue its lane", "run `gpufair ledger verify`", "compare both sides with `gpufaird ledger show`"},
-	UnknownUnit:       {"the order counts in another unit of account than the offer", "order in the offer's unit", nothing},
+	HistoryForked: {
+		"the device signed two histories of its ledger, which the other side can prove", "run `gpufair ledger verify`; this device is not served any more",
+		"`gpufaird ledger witness` shows the proof",
+	},
+	LaneMismatch: {"the voucher does not continue its lane", "run `gpufair ledger verify`", "compare both sides with `gpufaird ledger show`"},
+	UnknownUnit:  {"the order counts in another unit of account than the offer", "order in the offer's unit", nothing},
 	LeaseInvalid: {
 		"the provider signed something else than what was accepted",
 		"take another provider; nothing is owed without a Ready", "both sides should run the same release",
@@ -83,6 +87,10 @@ var advice = map[Code]Advice{
 	StartFailed:    {"the runtime could not start the job", "try another provider", "run `gpufaird doctor`"},
 	TermOver:       {"the agreed term is over", "run again with a longer term", nothing},
 	CreditOver:     {"the credit limit was reached while the job ran", "settle or prepay with `gpufair settle`", "settle, or raise the limit with `gpufaird credit`"},
+	Disputed: {
+		"one side disputes what a lease comes to", "`gpufair ledger dispute` shows it; agree on an amount with the owner, or wait until it is over",
+		"`gpufaird ledger dispute` shows it; agree on an amount with the renter, or wait until it is over",
+	},
 	RenterGone:     {"no vouchers came and there is no allowance", "check that the agent runs and is online", nothing},
 	OwnerReclaimed: {"the owner took the device back; the promised credit is off the charge", "run the job elsewhere", nothing},
 	EvidenceDiffers: {

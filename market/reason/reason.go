@@ -30,6 +30,7 @@ const (
 	ClockSkew         Code = "clock_skew"         // an advert's time is more than 10 minutes off
 	Duplicate         Code = "duplicate"          // already have it
 	LedgerReadOnly    Code = "ledger_read_only"   // the ledger is behind its own proofs: recover first
+	HistoryForked     Code = "history_forked"     // the device signed two histories of its ledger, and the other side holds the proof
 	LaneMismatch      Code = "lane_mismatch"      // the voucher does not continue its lane
 	UnknownUnit       Code = "unknown_unit"       // another unit of account than the offer's
 	LeaseInvalid      Code = "lease_invalid"      // the provider signed something else than what was accepted
@@ -64,6 +65,7 @@ const (
 	StartFailed       Code = "start_failed"       // the runtime could not start the job
 	TermOver          Code = "term_over"          // the agreed term is over
 	CreditOver        Code = "credit_over"        // credit limit reached: settle or prepay
+	Disputed          Code = "disputed"           // one side disputes what a lease comes to: it ends, and nothing new is agreed on meanwhile
 	RenterGone        Code = "renter_gone"        // no vouchers, and no allowance
 	OwnerReclaimed    Code = "owner_reclaimed"    // the owner took the device back
 	RuntimeLost       Code = "runtime_lost"       // the container vanished
