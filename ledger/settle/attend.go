@@ -2,6 +2,7 @@ package settle
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -37,9 +38,9 @@ func (w *Witness) Soon(peer identity.PeerID) {
 	}
 }
 
-// Run asks connected peers about their logs until ctx ends: after a settlement, when a lane with them has ended, and every ten minutes
-// while their records keep coming, each a little off so that not all of them come at once. A failure is logged once, until the next
-// success.
+// Run asks connected peers about their logs until ctx ends: when they connect (so that a ledger that was restored learns soon what it
+// lacks), after a settlement, when a lane with them has ended, and every ten minutes while their records keep coming, each a little off so
+// that not all of them come at once. A failure is logged once, until the next success.
 func (w *Witness) Run(ctx context.Context) error {
 	for {
 		timer := time.NewTimer(jitter(lookEvery))
@@ -68,11 +69,8 @@ func (w *Witness) look(ctx context.Context) {
 	for _, p := range w.c.Network.Peers() {
 		connected[p.Peer] = true
 	}
-	for peer, f := range w.failed {
-		if !connected[peer] && time.Now().After(f.until) {
-			delete(w.failed, peer)
-		}
-	}
+	maps.DeleteFunc(w.failed, func(peer identity.PeerID, f failure) bool { return !connected[peer] && time.Now().After(f.until) })
+	maps.DeleteFunc(w.met, func(peer identity.PeerID, _ bool) bool { return !connected[peer] })
 	for peer := range connected {
 		if ctx.Err() != nil {
 			return
@@ -90,7 +88,7 @@ func (w *Witness) due(ctx context.Context, peer identity.PeerID, soon bool) (due
 	if time.Now().Before(w.failed[peer].until) {
 		return false, nil
 	}
-	if soon {
+	if soon || !w.met[peer] {
 		return true, nil
 	}
 	err = w.c.Books.View(ctx, func(r *books.Reader) (err error) {
@@ -109,6 +107,7 @@ func (w *Witness) try(ctx context.Context, peer identity.PeerID) {
 	f, again := w.failed[peer]
 	if err == nil {
 		delete(w.failed, peer)
+		w.met[peer] = true
 		return
 	}
 	f.pause = min(max(2*f.pause, retryFirst), retryMost)

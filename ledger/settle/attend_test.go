@@ -65,6 +65,35 @@ func TestWitnessRuns(t *testing.T) {
 	})
 }
 
+// An older copy of a ledger learns from the first peer that connects, before anybody has new records.
+func TestRestoredOlderIsToldAtOnce(t *testing.T) {
+	for _, runs := range []string{"its peer", "itself"} {
+		synctest.Test(t, func(t *testing.T) {
+			n, renter, provider := twoKeepers(t)
+			engine, dir := renter.copied()
+			voucherFor(renter, provider, 1, 40, 50, 60)
+			must(t, provider.Ask(t.Context(), renter.dev.Peer()))
+			renter.net.(*p2ptest.Node).Close()
+			old := newKeeper(t, n.Join(renter.dev), renter.dev, engine, dir)
+			n.Mesh()
+			runner := provider
+			if runs == "itself" {
+				runner = old
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- runner.Run(ctx) }()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if err := old.books.ReadOnly(); !errors.Is(err, books.ErrBehind) {
+				t.Errorf("%s runs: %v", runs, err)
+			}
+			cancel()
+			must(t, <-ended)
+		})
+	}
+}
+
 // The same over sockets.
 func TestWitnessOverLibp2p(t *testing.T) {
 	var all []*keeper

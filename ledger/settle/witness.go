@@ -55,6 +55,7 @@ type Witness struct {
 	mu   sync.Mutex
 	soon map[identity.PeerID]bool // guarded by mu; to be asked without delay; at most maxSoon
 
+	met    map[identity.PeerID]bool    // of Run alone; connected, and asked since
 	failed map[identity.PeerID]failure // of Run alone
 }
 
@@ -63,7 +64,10 @@ func NewWitness(c WitnessConfig) (*Witness, error) {
 	if c.Network == nil || c.Books == nil || c.Protocol == "" || c.Log == nil {
 		return nil, errors.New("witness config: network, protocol, books and log are needed")
 	}
-	return &Witness{c: c, wake: make(chan struct{}, 1), soon: map[identity.PeerID]bool{}, failed: map[identity.PeerID]failure{}}, nil
+	return &Witness{
+		c: c, wake: make(chan struct{}, 1),
+		soon: map[identity.PeerID]bool{}, met: map[identity.PeerID]bool{}, failed: map[identity.PeerID]failure{},
+	}, nil
 }
 
 // Ask has peer show how its log grew since the heads of it that are here, cosigns it, and shows this side's log in return. Errors:
