@@ -26,7 +26,7 @@ type settings struct {
 // defaults are the settings of a machine that nobody configured.
 func defaults() settings {
 	return settings{
-		NetConfig: renterNet(), Unit: string(money.Credit), Results: 64 << 30, GiveUp: cli.Duration(2 * time.Minute), Log: cli.DefaultLog(),
+		NetConfig: renterNet(), Unit: string(money.Credit), Results: 64 << 30, GiveUp: cli.Duration(2 * time.Minute), Ledger: wire.DefaultLedger(), Log: cli.DefaultLog(),
 	}
 }
 
@@ -42,7 +42,7 @@ const leastResults = 64 << 20
 
 // Validate says what is wrong, by key.
 func (s settings) Validate() error {
-	var errs []error
+	errs := []error{s.Ledger.Validate()}
 	if err := money.Unit(s.Unit).Validate(); err != nil {
 		errs = append(errs, &cli.KeyError{Key: "unit", Err: err})
 	}

@@ -106,13 +106,14 @@ func defaults() config {
 		Credit:     creditConfig{KnownPercent: &known},
 		Settlement: settlementConfig{Methods: []string{"manual"}, DueDays: 30},
 		Runtime:    runtimeConfig{Address: "/run/containerd/containerd.sock", Namespace: "gpufair", Inbox: 32 << 30},
+		Ledger:     wire.DefaultLedger(),
 		Log:        cli.DefaultLog(),
 	}
 }
 
 // Validate says what is wrong, by key.
 func (c *config) Validate() error {
-	errs := []error{c.NetConfig.Validate(), c.Log.Validate(), c.validatePaths()}
+	errs := []error{c.NetConfig.Validate(), c.Log.Validate(), c.Ledger.Validate(), c.validatePaths()}
 	bad := func(key, format string, args ...any) { errs = append(errs, cli.KeyErrorf(key, format, args...)) }
 	if err := c.Unit.Validate(); err != nil {
 		bad("unit", "%w", err)
@@ -283,6 +284,7 @@ func (c *config) fixed(old *config) []string {
 		{"locks", c.Locks == old.Locks},
 		{"unit", c.Unit == old.Unit},
 		{"runtime", c.Runtime == old.Runtime},
+		{"ledger.backup", c.Ledger.Backup == old.Ledger.Backup && c.Ledger.Keep == old.Ledger.Keep},
 		{"log.format", c.Log.Format == old.Log.Format},
 	} {
 		if !k.same {

@@ -1,9 +1,6 @@
 package kv
 
-import (
-	"bytes"
-	"iter"
-)
+import "iter"
 
 // All reads the keys of every owner, prefixes included: what a backup holds. It writes nothing.
 func (t *Txn) All() Reader { return whole{t} }
@@ -16,8 +13,7 @@ func (w whole) Iterate(prefix, from []byte) iter.Seq2[Pair, error] {
 	return w.t.iterate(string(prefix), string(from))
 }
 
-// OwnerOf is whose a key is, given with its prefix.
-func OwnerOf(key []byte) Owner {
-	owner, _, _ := bytes.Cut(key, []byte(separator))
-	return Owner(owner)
+// Owners lists everybody who has keys of his own in a store, but the store itself.
+func Owners() []Owner {
+	return []Owner{Books, Provider, Renter, P2PPersist, MarketAnnounce, Negotiate, Settle}
 }

@@ -33,9 +33,12 @@ const maxEntries = 10_000
 type Desk struct {
 	Books  *books.Books
 	Settle *settle.Service
+	Claims *settle.Claims
 	Net    *settle.Net
-	Unit   money.Unit  // the default unit
-	Role   ledger.Role // this account's usual side of a channel
+	// Recovery asks peers for what a restored ledger lost.
+	Recovery *settle.Recovery
+	Unit     money.Unit  // the default unit
+	Role     ledger.Role // this account's usual side of a channel
 	// Peer finds the device on which an account was last dealt with.
 	Peer func(ctx context.Context, account identity.AccountID) (identity.PeerID, error)
 	// Lanes finds the lanes whose ids start so.
@@ -59,8 +62,10 @@ func Register(a huma.API, d Desk) {
 		return v, fail(err)
 	})
 	d.entries(a)
+	d.recovery(a)
 	d.intervals(a)
 	d.owed(a)
+	d.disputes(a)
 	d.credit(a)
 	d.settlements(a)
 	d.circles(a)
@@ -288,8 +293,14 @@ func fail(err error) error {
 		return serve.Fail(http.StatusConflict, err, "settle on a device of the account that may pay, or link this one again with the power it needs")
 	case errors.Is(err, identity.ErrPower):
 		return serve.Fail(http.StatusConflict, err, "settle on a device of the account that may pay, or link this one again with the power it needs")
+	case errors.Is(err, books.ErrDisputed):
+		return serve.Fail(http.StatusConflict, err, "`ledger dispute` lists the disputes")
 	case errors.Is(err, books.ErrPaid):
 		return serve.Fail(http.StatusConflict, err, "give this payment its own reference")
+	case errors.Is(err, books.ErrUnsure):
+		return serve.Fail(http.StatusConflict, err, "`ledger recover` asks it; `ledger recover --forget ACCOUNT` gives up what it may have")
+	case errors.Is(err, books.ErrBehind):
+		return serve.Fail(http.StatusConflict, err, "stop the daemon and run `ledger recover`")
 	case errors.Is(err, books.ErrReadOnly):
 		return serve.Fail(http.StatusConflict, err, "run `ledger verify`: it says which entry is wrong")
 	case errors.As(err, &paid), errors.Is(err, books.ErrConflict), errors.Is(err, books.ErrDiffer):

@@ -37,7 +37,7 @@ func (d *Daemon) Ledger() *cobra.Command {
 	if d.Lends {
 		c.AddCommand(d.ledgerWriteOff())
 	}
-	c.AddCommand(show, d.ledgerOwed(), d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerProof(), d.ledgerWitness(), d.ledgerNet(), d.ledgerExport(), d.ledgerBackup(), d.ledgerRestore(),
+	c.AddCommand(show, d.ledgerOwed(), d.ledgerDispute(), d.ledgerVerify(), d.ledgerEntries(), d.ledgerStatement(), d.ledgerProof(), d.ledgerWitness(), d.ledgerNet(), d.ledgerExport(), d.ledgerBackup(), d.ledgerRestore(),
 		d.ledgerRecover())
 	return c
 }

@@ -9,7 +9,9 @@ import (
 
 // LedgerConfig is what both daemons' config files say of the ledger.
 type LedgerConfig struct {
-	Netting bool `toml:"netting" comment:"take part in \"ledger net\": circles of debts are found by telling those you owe, and those they owe, of debts on the way,\nand cleared with everyone's signature; your own sum never changes by it"`
+	Netting bool   `toml:"netting" comment:"take part in \"ledger net\": circles of debts are found by telling those you owe, and those they owe, of debts on the way,\nand cleared with everyone's signature; your own sum never changes by it"`
+	Backup  string `toml:"backup" comment:"folder for a backup of the ledger a day, best on another disk; empty: none"`
+	Keep    int    `toml:"keep" comment:"how many daily backups to keep, 1 or more"`
 }
 
 // SetNetting says whether the owner takes part in the clearing of circles, as after a reload of the config.

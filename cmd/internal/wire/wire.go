@@ -70,11 +70,13 @@ type Base struct {
 	Metrics     *prometheus.Registry // served at /metrics of the socket
 	Since       time.Time
 
-	witness *settle.Witness
-	db      *badger.DB
-	name    string      // of the network
-	netting atomic.Bool // the owner takes part
-	closers []func() error
+	witness  *settle.Witness
+	recovery *settle.Recovery
+	peerOf   func(ctx context.Context, account identity.AccountID) (identity.PeerID, error) // the agent's; set before Run
+	db       *badger.DB
+	name     string      // of the network
+	netting  atomic.Bool // the owner takes part
+	closers  []func() error
 }
 
 // Open opens everything that both daemons share, in order, and closes what it opened if a step fails. It binds the network's ports and
@@ -146,6 +148,11 @@ func (b *Base) checkPowers() error {
 
 func (b *Base) openStore(ctx context.Context) error {
 	dir := StoreDir(b.State)
+	if done, err := FinishRestore(b.State); err != nil {
+		return cli.Fail(cli.ExitSystem, "finish the restore of the ledger", err, "the folder "+b.State+" must belong to this user")
+	} else if done {
+		b.Log.Warn("finished a restore that was cut short")
+	}
 	db, err := badger.Open(ctx, badger.Config{Dir: filepath.Join(dir, "badger"), Log: b.Log.With("part", "store")})
 	switch {
 	case errors.Is(err, kv.ErrInUse):
@@ -154,7 +161,7 @@ func (b *Base) openStore(ctx context.Context) error {
 	case errors.Is(err, kv.ErrReadOnly):
 		return cli.Fail(cli.ExitSystem, "open the store", err, "free some space on the disk and start again")
 	case errors.Is(err, badger.ErrDamaged):
-		return cli.Fail(cli.ExitSystem, "open the store", err, "keep what you move aside until `ledger verify` says that all is whole")
+		return cli.Fail(cli.ExitSystem, "open the store", err, "run `ledger recover`: it sets the damaged store aside and makes it again from the\njournal, the peers and, with --from FILE, a backup")
 	case err != nil:
 		return cli.Fail(cli.ExitSystem, "open the store", err, "the folder "+dir+" must belong to this user")
 	}
@@ -164,7 +171,7 @@ func (b *Base) openStore(ctx context.Context) error {
 	}
 	b.onClose(b.Store.Close)
 	b.Books, err = books.Open(ctx, books.Config{
-		Dir: filepath.Join(dir, "ledger"), Store: b.Store, Device: b.Device, Log: b.Log.With("part", "ledger"),
+		Dir: filepath.Join(dir, "ledger"), Mark: MarkFile(b.State), Store: b.Store, Device: b.Device, Log: b.Log.With("part", "ledger"),
 	})
 	if err != nil {
 		return cli.Fail(cli.ExitSystem, "open the ledger", err, "keep a copy of "+dir+" before anything else; the text above says what is wrong")
@@ -192,10 +199,13 @@ func (b *Base) openNetwork(context.Context) error {
 }
 
 // openTalk makes the conversations that both daemons hold.
-func (b *Base) openTalk(context.Context) error {
+func (b *Base) openTalk(ctx context.Context) error {
 	var err error
 	b.Delegations, err = delegation.New(b.Network, p2p.ProtocolID(b.name, work.ProtoIdentity), b.Device)
 	if err != nil {
+		return err
+	}
+	if err := b.openRevocations(ctx); err != nil {
 		return err
 	}
 	b.Network.Handle(p2p.ProtocolID(b.name, work.ProtoIdentity), delegation.Limits(), b.Delegations.Handler())
@@ -210,10 +220,13 @@ func (b *Base) openTalk(context.Context) error {
 		return err
 	}
 	settlements := p2p.ProtocolID(b.name, work.ProtoSettle)
-	if b.Settle, err = settle.New(settle.Config{Network: b.Network, Protocol: settlements, Books: b.Books, After: b.witness.Soon}); err != nil {
+	if b.Settle, err = settle.New(settle.Config{Network: b.Network, Protocol: settlements, Books: b.Books, Revoked: b.Delegations.Revoked, After: b.witness.Soon}); err != nil {
 		return err
 	}
 	b.Network.Handle(settlements, settle.Limits(), b.Settle.Handler())
+	if err := b.openRecovery(); err != nil {
+		return err
+	}
 	return b.openClaims()
 }
 
@@ -248,9 +261,10 @@ func (b *Base) Register(a Agent) { b.Operations(b.Server.API(), a) }
 
 // Operations is [Base.Register] on any API, so that its description can be printed without a daemon: a zero Base will do for that.
 func (b *Base) Operations(to huma.API, a Agent) {
+	b.peerOf = a.PeerOf
 	serve.Meet(to, meeting{b, a.Checks})
 	ledgerlocal.Register(to, ledgerlocal.Desk{
-		Books: b.Books, Settle: b.Settle, Net: b.Net, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records, Evidence: interval, Origin: a.Origin,
+		Books: b.Books, Settle: b.Settle, Claims: b.Claims, Net: b.Net, Recovery: b.recovery, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records, Evidence: interval, Origin: a.Origin,
 	})
 }
 
@@ -267,9 +281,14 @@ func (b *Base) Run(ctx context.Context, parts ...Part) error {
 	g.Go("store", b.db.Run)
 	g.Go("network", b.Network.Run)
 	g.Go("board", b.Board.Run)
+	g.Go("revocations", func(ctx context.Context) error { return b.Delegations.Run(ctx, delegation.RevocationsTopic(b.name)) })
 	g.Go("old evidence", b.dropEvidence)
 	g.Go("witness", b.witness.Run)
 	g.Go("netting", b.Net.Run)
+	g.Go("recovery", b.recovery.Run)
+	if b.Ledger.Backup != "" {
+		g.Go("daily backup", b.daily().Run)
+	}
 	for _, p := range parts {
 		g.Go(p.Name, p.Run)
 	}

@@ -1,0 +1,76 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/ledger/backup"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/settle"
+	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
+)
+
+// DefaultLedger is what a config file says of the ledger before anybody changed it. There are no daily backups: a copy on the ledger's own
+// disk dies with it, and only its owner knows of another.
+func DefaultLedger() LedgerConfig { return LedgerConfig{Keep: 7} }
+
+// Validate says what is wrong, by key.
+func (c LedgerConfig) Validate() error {
+	if c.Keep < 1 || c.Keep > maxKeep {
+		return cli.KeyErrorf("ledger.keep", "%d: want 1 to %d daily backups", c.Keep, maxKeep)
+	}
+	if c.Backup != "" && !filepath.IsAbs(c.Backup) {
+		return cli.KeyErrorf("ledger.backup", "%q: want the whole path of a folder", c.Backup)
+	}
+	return nil
+}
+
+// maxKeep is ten years of daily backups.
+const maxKeep = 3660
+
+// openRecovery makes the conversation by which a restored ledger gets back what it lost.
+func (b *Base) openRecovery() (err error) {
+	protocol := p2p.ProtocolID(b.name, work.ProtoRecover)
+	b.recovery, err = settle.NewRecovery(settle.RecoveryConfig{
+		Network: b.Network, Protocol: protocol, Books: b.Books, Peer: b.lastDevice, Log: b.Log.With("part", "recovery"),
+	})
+	if err != nil {
+		return err
+	}
+	b.Network.Handle(protocol, settle.RecoverLimits(), b.recovery.Handler())
+	return nil
+}
+
+// lastDevice finds where an account was dealt with last: by the agent's records, or by the ledger's own where those know nothing.
+func (b *Base) lastDevice(ctx context.Context, account identity.AccountID) (peer identity.PeerID, err error) {
+	if b.peerOf != nil {
+		if peer, err := b.peerOf(ctx, account); err == nil && !peer.IsZero() {
+			return peer, nil
+		}
+	}
+	err = b.Books.View(ctx, func(r *books.Reader) (err error) {
+		peer, err = r.LastDevice(account)
+		return err
+	})
+	if err == nil && peer.IsZero() {
+		err = fmt.Errorf("account %s: no device of it is known; it is asked when it connects", account.Short())
+	}
+	return peer, err
+}
+
+// daily makes the daily backups.
+func (b *Base) daily() backup.Daily {
+	return backup.Daily{
+		Dir: b.Ledger.Backup, Keep: b.Ledger.Keep, Device: b.Device.Peer(), Log: b.Log.With("part", "backup"),
+		Write: func(ctx context.Context, w io.Writer) error {
+			_, err := b.Books.Backup(ctx, w, time.Now())
+			return err
+		},
+	}
+}
