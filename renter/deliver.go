@@ -176,11 +176,15 @@ func (a *Agent) deliverRelease(ctx context.Context, rec record) error {
 			return err
 		}
 		lane, err := tx.Lane(ledger.Lane(r.ID))
-		if err != nil || lane.Final == nil || end.Charge >= *lane.Final {
+		if err != nil || lane.Final == nil {
 			return err
 		}
-		_, err = tx.CloseLane(lane.Lane, end.Charge)
-		return err
+		if end.Charge < *lane.Final {
+			if lane, err = tx.CloseLane(lane.Lane, end.Charge); err != nil {
+				return err
+			}
+		}
+		return payAllowed(tx, r, lane, end)
 	})
 }
 

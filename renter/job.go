@@ -99,9 +99,10 @@ func (a *Agent) newJob(rec record, f *files) (*job, error) {
 		return nil, err
 	}
 	if rec.Metering { // the job may have run on while this side was away; this machine's own clock says how long at most
-		j.ticks = uint64(min(max(time.Now().UnixMilli()-rec.Sampled, 0), maxUnseen))
+		j.ticks = j.unseen(uint64(max(time.Now().UnixMilli()-rec.Sampled, 0)))
 		err = j.meter.Resume(0)
 	}
+	j.live.own = j.meter.Billable()
 	return j, err
 }
 
@@ -217,6 +218,7 @@ func (j *job) useLease(ctx, working context.Context) error {
 	beside.Go(func() { j.keepLane(held) })
 	beside.Go(func() { j.keepWatch(held) })
 	beside.Go(func() { j.keepLog(held) })
+	beside.Go(func() { j.keepAllowance(held) })
 	syncing, enough := context.WithCancel(working)
 	defer enough()
 	var synced sync.WaitGroup

@@ -101,7 +101,7 @@ func (j *job) overdue(rec record, silent time.Duration, own uint64, ended time.T
 		return reason.New(reason.ProviderGone, "results not fetched in %d s", work.KeepResults)
 	case rec.State == work.Ended:
 		return reason.Reason{}
-	case silent > giveUp:
+	case silent > j.patience(rec, silent, own):
 		return reason.New(reason.ProviderGone, "no sign of life for %v", silent.Round(time.Second))
 	case rec.State < work.Running && time.Since(j.begun) > prepareFor:
 		return reason.New(reason.PrepareTimeout, "the job did not start in %v", prepareFor)

@@ -16,11 +16,11 @@ import (
 )
 
 // measure moves this side's own meter. It runs only while the provider says that the job does; what happened in a silence is not known
-// here, so all of it counts, up to maxUnseen: the meter is a bound on the provider's claim and no claim of its own.
+// here, so all of it counts, up to what unseen says: the meter is a bound on the provider's claim and no claim of its own.
 func (j *job) measure(s work.State) error {
 	now := j.a.clock()
 	if now > j.sampled {
-		j.ticks += min(now-j.sampled, maxUnseen)
+		j.ticks += j.unseen(now - j.sampled)
 	}
 	j.sampled = now
 	switch {
@@ -54,7 +54,7 @@ func (j *job) agree(rec record, claim money.Micro, billable uint64) (money.Micro
 		if err != nil {
 			return 0, nil, err
 		}
-		amount = min(amount, r.Charge)
+		amount = min(amount, max(r.Charge, rec.promised()))
 	}
 	return amount, segments, nil
 }
@@ -82,8 +82,8 @@ func (j *job) pay(ctx context.Context, b work.Beat, interval *books.Interval) ([
 		if err != nil {
 			return err
 		}
-		if late = amount > lane.Amount && unreceipted(lane); late {
-			amount = lane.Amount
+		if late = amount > lane.Amount && unreceipted(lane); late || lane.Frozen() {
+			amount = min(amount, lane.Amount)
 		}
 		voucher, err = tx.SignVoucher(j.lane(), amount, segments)
 		r.Paid, nothing = max(lane.Amount, amount), max(lane.Amount, amount) == 0
@@ -196,6 +196,7 @@ func checkEnd(rec record, raw []byte) error {
 type closing struct {
 	segments []meter.Segment
 	amount   money.Micro // what this side owes in the end
+	most     money.Micro // what it may come to owe, if the provider says so later
 }
 
 // finalClaim is the last claim that this side judges: of the signed end, or of the last acknowledged beat.
@@ -212,7 +213,11 @@ func (j *job) finalClaim(rec record) (closing, error) {
 		}
 	}
 	amount, segments, err := j.agree(rec, claim, billable)
-	return closing{segments, amount}, err
+	if err != nil {
+		return closing{}, err
+	}
+	most, err := j.most(rec)
+	return closing{segments, amount, most}, err
 }
 
 // closeLane signs what is still owed, as a voucher that is delivered when the provider is there, and ends the lane with it: the hold goes
@@ -230,14 +235,14 @@ func (j *job) closeLane(tx *books.Tx, r *record, c closing) error {
 	}
 	final := c.amount
 	if final > lane.Amount {
-		if unreceipted(lane) {
+		if unreceipted(lane) || lane.Frozen() {
 			final = lane.Amount
 		} else if _, err := tx.SignVoucher(j.lane(), final, c.segments); err != nil {
 			return err
 		}
 	}
 	if r.End == nil {
-		final = max(final, lane.Amount) // signed is signed, unless the provider itself takes less
+		final = max(final, lane.Amount, c.most) // signed is signed, unless the provider itself takes less
 	}
 	if err := j.keepEvidence(tx, nil, 0); err != nil {
 		return err

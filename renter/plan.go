@@ -34,6 +34,9 @@ type planned struct {
 	offers []book.Found // the first is bought, the others are tried when it is taken
 	files  *files
 	plan   api.Plan
+
+	away     time.Duration // to be allowed for; 0: none
+	awayMost money.Micro
 }
 
 // plan checks everything that can be checked before anything is held, and chooses offers.
@@ -42,6 +45,11 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 	var err error
 	if p.budget, err = money.Parse(req.Budget); err != nil || p.budget == 0 {
 		return nil, refuse("budget %q: want an amount above 0, such as 0.5", req.Budget)
+	}
+	if req.Away != 0 || req.AwayMost != "" {
+		if p.away, p.awayMost, err = awayFor(req.Away, req.AwayMost); err != nil {
+			return nil, err
+		}
 	}
 	if err := checkOutput(req.Output); err != nil {
 		return nil, err
@@ -124,6 +132,10 @@ func (a *Agent) price(ctx context.Context, p *planned, f book.Found) error {
 	if lasts < time.Duration(term)*time.Second {
 		p.plan.Warnings = append(p.plan.Warnings, fmt.Sprintf(
 			"credit by the offer ends after %v, before the budget: settle or prepay in time, or the job is ended then", lasts.Round(time.Second)))
+	}
+	if p.away > lasts {
+		p.plan.Warnings = append(p.plan.Warnings, fmt.Sprintf(
+			"while you are away the job runs on for %v at most, by the offer's credit: settle or prepay for more", lasts.Round(time.Second)))
 	}
 	for _, e := range p.req.Env {
 		p.plan.Warnings = append(p.plan.Warnings, secretWarning(e)...)
@@ -333,7 +345,7 @@ func (a *Agent) order(ctx context.Context, p *planned, f book.Found) (*job, erro
 		Version: recordVersion, Offer: offer.Raw, OfferProof: offer.DelegationRaw, Needs: p.needs, Peer: offer.Device, Provider: offer.Account,
 		Spec: p.spec(), ImagePath: p.req.Image, InputPath: p.req.Input, Output: p.req.Output, Name: p.req.Name, Budget: p.budget,
 		Agreed: time.Now().UnixMilli(), Model: f.Lot.Model, Rate: f.Lot.Price, Unit: offer.Unit, Devices: p.needs.Devices,
-		Platform: offer.Terms.OS + "/" + offer.Terms.Arch, Results: resultsNone,
+		Platform: offer.Terms.OS + "/" + offer.Terms.Arch, Results: resultsNone, Away: uint32(p.away / time.Second), AwayMost: p.awayMost,
 	}
 	err = a.Books.Update(ctx, func(tx *books.Tx) error {
 		purchase, err := negotiate.Prepare(a.Device, offer, w, time.Now(), func(id market.LeaseID) ([]byte, error) {
@@ -348,6 +360,9 @@ func (a *Agent) order(ctx context.Context, p *planned, f book.Found) (*job, erro
 		rec.ID, rec.Accept, rec.Voucher = purchase.ID, purchase.AcceptRaw, purchase.VoucherRaw
 		return errors.Join(kv.Save(tx.Of(kv.Renter), jobKey(rec.ID), rec), kv.Save(tx.Of(kv.Renter), peerKey(rec.Provider), rec.Peer))
 	})
+	if errors.Is(err, books.ErrDisputed) {
+		return nil, reason.Errorf(reason.Disputed, "%v", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -57,6 +57,14 @@ type record struct {
 	Told       bool               `cbor:"44,keyasint,omitempty"` // the provider answered to the release
 	GivenUp    *reason.Reason     `cbor:"46,keyasint,omitempty"` // the renter wants no more of it
 	Whole      bool               `cbor:"45,keyasint,omitempty"` // Outputs are the final ones
+	// Of the allowance for this side's absence:
+	Away         uint32         `cbor:"47,keyasint,omitempty"` // seconds, to be allowed for when the job runs
+	AwayMost     money.Micro    `cbor:"48,keyasint,omitempty"` // beyond what it costs then; 0: what the time costs
+	Allowance    []byte         `cbor:"49,keyasint,omitempty"` // sealed voucher.Allowance
+	Allowed      money.Micro    `cbor:"50,keyasint,omitempty"` // by it
+	AllowedUntil int64          `cbor:"51,keyasint,omitempty"`
+	AllowTold    bool           `cbor:"52,keyasint,omitempty"` // the provider answered to it
+	AllowRefused *reason.Reason `cbor:"53,keyasint,omitempty"` // it was not taken, or could not be signed
 }
 
 const recordVersion = 1

@@ -54,6 +54,7 @@ type rig struct {
 	agent *Agent
 	stop  func() // the agent, as its process ends
 	image image
+	away  time.Duration // that an order asks an allowance for
 }
 
 // image is an image that every provider has already, unless a test takes it away.
@@ -133,7 +134,7 @@ func (r *rig) order(budget money.Micro) market.LeaseID {
 	f.image = r.image
 	p := &planned{
 		req: api.RunRequest{Image: "x", Output: filepath.Join(r.dir, "out"), Command: []string{"job"}}, budget: budget, files: f,
-		needs: work.Needs{Kind: market.KindCPU, Devices: 1},
+		needs: work.Needs{Kind: market.KindCPU, Devices: 1}, away: r.away,
 	}
 	defer f.drop()
 	lot, _ := r.owner.offer.Lot(markettest.CPULot)
@@ -259,6 +260,7 @@ func newStranger(t *testing.T, n *p2ptest.Net) *stranger {
 	o := markettest.Offer(s.dev, 1, time.Now())
 	o.Addrs = s.node.Addrs()
 	o.Lots[1].Price, o.Lots[1].MinTerm = testRate, 10
+	o.Credit.Stranger, o.Credit.StrangersTotal = 1<<30, 1<<30 // as its books
 	s.offer = markettest.Sealed(t, s.dev, o)
 	return s
 }

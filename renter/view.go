@@ -235,6 +235,9 @@ func (j *job) view() api.Job {
 	defer j.mu.Unlock()
 	v := viewOf(j.now())
 	v.Suspected = j.suspected
+	if j.finding != nil {
+		v.Doubt = j.finding.String()
+	}
 	if j.rec.Started != 0 && !j.lastBeat.IsZero() {
 		at := j.lastBeat
 		v.LastBeat = &at
@@ -262,6 +265,7 @@ func viewOf(r record) api.Job {
 	if end, err := market.OpenEnd(r.End); r.End != nil && err == nil {
 		v.Cost, v.Seconds = min(end.Charge, r.Paid).String(), float64(end.Billable)/1000
 	}
+	v.Away = awayOf(r)
 	if r.Exit != nil {
 		v.Exit = &api.Exit{Code: int(r.Exit.Code), Signal: r.Exit.Signal, OOM: r.Exit.OOM}
 	}

@@ -44,6 +44,7 @@ type runFlags struct {
 	memory string
 	term   string
 	wait   string
+	away   string
 	detach bool
 	yes    bool
 }
@@ -77,6 +78,8 @@ func (a *app) runFlags(c *cobra.Command, f *runFlags) {
 	fl.StringVar(&f.req.Output, "output", "", "new `folder` for what the job leaves in /out (default ./gpufair-NAME)")
 	fl.StringVar(&f.req.Budget, "budget", "", "the most that the job may cost, such as 0.5")
 	fl.StringVar(&f.term, "term", "", "end the lease after this `time`, such as 2h (default: when the budget is used up)")
+	fl.StringVar(&f.away, "away", "", "let the job run on for this `time` from its start although this machine is away; see gpufair away --help")
+	fl.StringVar(&f.req.AwayMost, "away-most", "", "`amount` that --away may cost (default: what the time costs, within budget and credit)")
 	fl.IntVar(&f.req.Devices, "devices", 1, "how many devices of the offer")
 	fl.StringVar(&f.memory, "memory", "", "memory that the job may use, such as 4GiB (default: the offer's)")
 	fl.StringVar(&f.req.Name, "name", "", "a `name` for the job, for ps, logs and stop")
@@ -179,7 +182,7 @@ func (f *runFlags) measures() error {
 	for _, t := range []struct {
 		flag, text string
 		into       *int
-	}{{"--term", f.term, &f.req.Term}, {"--stop-wait", f.wait, &f.req.StopWait}} {
+	}{{"--term", f.term, &f.req.Term}, {"--stop-wait", f.wait, &f.req.StopWait}, {"--away", f.away, &f.req.Away}} {
 		if t.text == "" {
 			continue
 		}

@@ -27,6 +27,7 @@ type stall struct {
 	jobs      []api.Job
 	submitted []api.RunRequest // those that were no dry run
 	signals   []api.SignalRequest
+	aways     []api.AwayRequest
 	refuse    error
 	nothing   *api.SearchResult // in place of the offer
 }
@@ -103,6 +104,11 @@ func (s *stall) Logs(_ context.Context, _ market.LeaseID, since time.Time, _ boo
 		}
 	}
 	return nil
+}
+
+func (s *stall) Away(_ context.Context, _ market.LeaseID, req api.AwayRequest) error {
+	s.aways = append(s.aways, req)
+	return s.refuse
 }
 
 func (s *stall) Signal(_ context.Context, _ market.LeaseID, req api.SignalRequest) error {

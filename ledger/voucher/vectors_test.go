@@ -37,6 +37,30 @@ func TestVectors(t *testing.T) {
 	terms.Header, terms.Delegation, terms.Proposal = provider.Header(1), provider.DelegationHash(), identity.Hash(proposalRaw)
 	counter, counterRaw := identitytest.Signed(t, "settlement, countersigned by the provider", provider, voucher.DomainSettlement, terms)
 
+	allowance, allowanceRaw := identitytest.Signed(t, "allowance", renter, voucher.DomainAllowance, voucher.Allowance{
+		Header: renter.Header(1), Delegation: renter.DelegationHash(), Channel: ch, Lane: lane, Amount: 500_000, Until: 1_796_050_800_000,
+	})
+	if _, err := voucher.OpenAllowance(allowanceRaw); err != nil {
+		t.Error(err)
+	}
+	dispute, disputeRaw := identitytest.Signed(t, "dispute", renter, voucher.DomainDispute, voucher.Dispute{
+		Header: renter.Header(1), Delegation: renter.DelegationHash(), Lane: lane, Channel: ch, Voucher: identity.Hash(secondRaw), Amount: 1_166,
+		Receipt: identity.Hash(receiptRaw), Reason: "the card was throttled", Time: 1_796_029_200_000, Until: 1_797_238_800_000, Checkpoint: []byte("a signed note\n"),
+	})
+	less := voucher.CreditNote{
+		Header: provider.Header(1), Delegation: provider.DelegationHash(), Lane: lane, Channel: ch, Amount: 583, Time: 1_796_115_600_000,
+	}
+	note, noteRaw := identitytest.Signed(t, "credit note, proposed by the provider", provider, voucher.DomainCreditNote, less)
+	less.Header, less.Delegation, less.Proposal = renter.Header(1), renter.DelegationHash(), identity.Hash(noteRaw)
+	agreed, agreedRaw := identitytest.Signed(t, "credit note, countersigned by the renter", renter, voucher.DomainCreditNote, less)
+	if _, err := voucher.OpenDispute(disputeRaw); err != nil {
+		t.Error(err)
+	}
+	for _, raw := range [][]byte{noteRaw, agreedRaw} {
+		if _, err := voucher.OpenCreditNote(raw); err != nil {
+			t.Error(err)
+		}
+	}
 	for _, raw := range [][]byte{openingRaw, secondRaw} {
 		if _, err := voucher.Open(raw); err != nil {
 			t.Error(err)
@@ -50,5 +74,5 @@ func TestVectors(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	identitytest.Check(t, "testdata/vectors.json", []identitytest.Vector{opening, second, receipt, proposal, counter})
+	identitytest.Check(t, "testdata/vectors.json", []identitytest.Vector{opening, second, receipt, proposal, counter, allowance, dispute, note, agreed})
 }

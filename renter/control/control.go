@@ -28,6 +28,7 @@ type Agent interface {
 	FindJob(ctx context.Context, name string) (market.LeaseID, api.Job, error)
 	Logs(ctx context.Context, id market.LeaseID, since time.Time, follow bool, f func(api.LogLine) error) error
 	Signal(ctx context.Context, id market.LeaseID, req api.SignalRequest) error
+	Away(ctx context.Context, id market.LeaseID, req api.AwayRequest) error
 	Results(ctx context.Context, id market.LeaseID, output string) (string, error)
 }
 
@@ -66,6 +67,7 @@ func Register(a huma.API, agent Agent, program Program) {
 		return &serve.Body[api.Explanation]{Body: e}, fail(err)
 	})
 	s.jobs(a)
+	s.away(a)
 	s.streams(a)
 }
 
@@ -107,6 +109,25 @@ func (s server) jobs(a huma.API) {
 			return nil, fail(err)
 		}
 		if err := s.agent.Signal(ctx, id, in.Body); err != nil {
+			return nil, fail(err)
+		}
+		_, j, err := s.agent.FindJob(ctx, in.ID)
+		return &serve.Body[api.Job]{Body: j}, fail(err)
+	})
+}
+
+// away puts allowances on the API.
+func (s server) away(a huma.API) {
+	huma.Register(a, serve.Op(http.MethodPost, "/jobs/{id}/away", "Let a job run on while this side is not there"), func(ctx context.Context, in *struct {
+		JobPath
+		Body api.AwayRequest
+	},
+	) (*serve.Body[api.Job], error) {
+		id, _, err := s.agent.FindJob(ctx, in.ID)
+		if err != nil {
+			return nil, fail(err)
+		}
+		if err := s.agent.Away(ctx, id, in.Body); err != nil {
 			return nil, fail(err)
 		}
 		_, j, err := s.agent.FindJob(ctx, in.ID)

@@ -128,6 +128,8 @@ type RunRequest struct {
 	StopWait int               `json:"stop_wait_s,omitempty"`
 	Name     string            `json:"name,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
+	Away     int               `json:"away_s,omitempty" doc:"sign an allowance for an absence of so long from the job's start on"`
+	AwayMost string            `json:"away_most,omitempty" doc:"of the allowance; empty: what the time costs, within budget and credit"`
 	DryRun   bool              `json:"dry_run,omitempty" doc:"answer with the plan, hold nothing"`
 }
 
@@ -202,6 +204,22 @@ type Job struct {
 	LogBytes  uint64     `json:"log_bytes" doc:"held on this machine"`
 	Suspected bool       `json:"suspected" doc:"no beat for 5 s"`
 	LastBeat  *time.Time `json:"last_beat,omitempty"`
+	Away      *Away      `json:"away,omitempty" doc:"the allowance for this side's absence"`
+	Doubt     string     `json:"doubt,omitempty" doc:"what the provider's own records contradict"`
+}
+
+// Away is an allowance: what the provider may meter while this side is not there.
+type Away struct {
+	Most    string     `json:"most,omitempty" doc:"that the lease may come to in all"`
+	Until   *time.Time `json:"until,omitempty"`
+	Told    bool       `json:"told" doc:"the provider has it"`
+	Refused string     `json:"refused,omitempty" doc:"why it was not signed or not taken"`
+}
+
+// AwayRequest signs an allowance for a job that runs.
+type AwayRequest struct {
+	Seconds int    `json:"seconds" doc:"from now on"`
+	Most    string `json:"most,omitempty" doc:"beyond what the job costs now; empty: what the time costs, within budget and credit"`
 }
 
 // Exit is how a job ended.
@@ -320,6 +338,12 @@ func (c Client) Logs(ctx context.Context, id string, req LogsRequest, f func(Log
 // Signal ends a job or sends it a signal.
 func (c Client) Signal(ctx context.Context, id string, req SignalRequest) (j Job, err error) {
 	err = c.Post(ctx, "/jobs/"+url.PathEscape(id)+"/signal", req, &j)
+	return j, err
+}
+
+// Away signs an allowance for a job, so that it runs on while this side is not there.
+func (c Client) Away(ctx context.Context, id string, req AwayRequest) (j Job, err error) {
+	err = c.Post(ctx, "/jobs/"+url.PathEscape(id)+"/away", req, &j)
 	return j, err
 }
 
