@@ -265,7 +265,7 @@ func (c *customer) step() {
 	}
 }
 
-func person(t *testing.T, n uint64) *identity.Device {
+func person(t testing.TB, n uint64) *identity.Device {
 	t.Helper()
 	key := func(what byte) ed25519.PrivateKey {
 		seed := sha256.Sum256(binary.BigEndian.AppendUint64([]byte{what}, n))
