@@ -145,3 +145,20 @@ func TestReceiptsSayOfWhat(t *testing.T) {
 		}
 	}
 }
+
+// TestOtherAuctionsOfTheSeller: what the seller signed for another auction is no second Seal, Award or receipt of this one.
+func TestOtherAuctionsOfTheSeller(t *testing.T) {
+	other := newHall(t, auction.First, 1, func(o *auction.Open) { o.Nonce[0]++ })
+	other.bids(5, opt(1, 900_000))
+	receipt := other.receipt(auction.OfCommit, 0)
+	other.opensAll()
+	other.awards(other.honest())
+	h := threeBids(t)
+	h.opensAll()
+	h.awards(h.honest())
+	h.t.Seals, h.t.Awards = append(h.t.Seals, other.t.Seals[0]), append(h.t.Awards, other.t.Awards[0])
+	h.t.Receipts = [][]byte{receipt}
+	if r := h.kept(); len(r.Notes) != 3 || !strings.Contains(r.Notes[0], "it is of another auction") {
+		t.Errorf("%q", r.Notes)
+	}
+}
