@@ -30,7 +30,7 @@ func (r *Reader) Prove(id ledger.Lane, attached []proof.Attachment) (proof.File,
 	if g.f.Checkpoint, err = r.Checkpoint(); err != nil {
 		return g.f, err
 	}
-	for _, step := range []func(Lane) error{g.vouchers, g.receipt, g.segments, g.settlements, g.cosigned, g.entries, g.extensions} {
+	for _, step := range []func(Lane) error{g.vouchers, g.receipt, g.segments, g.away, g.settlements, g.cosigned, g.entries, g.extensions} {
 		if err := step(l); err != nil {
 			return g.f, fmt.Errorf("prove lane %s: %w", id.Short(), err)
 		}

@@ -51,6 +51,7 @@ type check struct {
 	settled     map[wire.Hash]voucher.Settlement // that both signed, by id of their entry
 	paid        paid
 	booked      money.Micro
+	most        money.Micro // that was allowed for; 0: nothing
 	corrected   money.Micro // taken off by corrections
 	all         bool        // the lane's entries are all here
 	minor       *finding    // does not void the figures: the first is told
@@ -82,7 +83,7 @@ func Check(raw []byte) statement.Proof {
 func (f File) check() statement.Proof {
 	c := &check{f: f, role: f.Channel.RoleOf(f.Account), delegations: map[wire.Hash]identity.Delegation{}, settled: map[wire.Hash]voucher.Settlement{}}
 	var wrong *finding
-	for _, step := range []func() error{c.sides, c.vouchers, c.rates, c.receipt, c.settlements, c.log, c.cosigned, c.entries, c.attachments, c.figures} {
+	for _, step := range []func() error{c.sides, c.vouchers, c.rates, c.receipt, c.evidence, c.allowance, c.settlements, c.log, c.cosigned, c.entries, c.attachments, c.figures} {
 		err := step()
 		if err == nil {
 			continue
@@ -178,7 +179,7 @@ func (c *check) figures() error {
 	}
 	low, high := c.paid.between(most)
 	out.PaidAtLeast, out.PaidAtMost = low.String(), high.String()
-	out.LeftAtLeast, out.LeftAtMost = (least - min(least, high)).String(), (most - low).String()
+	out.LeftAtLeast, out.LeftAtMost = (least - min(least, high)).String(), (max(most, c.most) - low).String()
 	c.unproven("that no newer voucher exists: each side may hold one that raises the amount")
 	c.unproven("payments that do not list this lease, such as prepaid ones")
 	return nil

@@ -49,6 +49,8 @@ type File struct {
 	Extensions  []Extension        `cbor:"12,keyasint,omitempty"` // from the checkpoints in the records to Checkpoint
 	Older       Older              `cbor:"13,keyasint"`           // what was left out
 	Attachments []Attachment       `cbor:"14,keyasint,omitempty"`
+	Allowance   []byte             `cbor:"16,keyasint,omitempty"` // newest
+	Evidence    []byte             `cbor:"17,keyasint,omitempty"` // of the interval of Receipt
 	Cosigned    *Cosigned          `cbor:"15,keyasint,omitempty"` // newest head of Account's log that the other side cosigned
 }
 
@@ -165,6 +167,9 @@ func (f File) validate() error {
 		if c[0] > c[1] {
 			return fmt.Errorf("%w: %d %s, want at most %d", ErrFile, c[0], what, c[1])
 		}
+	}
+	if len(f.Evidence) > maxEvidence {
+		return fmt.Errorf("%w: evidence of %d bytes", ErrFile, len(f.Evidence))
 	}
 	for _, a := range f.Attachments {
 		if a.Name == "" || len(a.Name) > maxName || len(a.Data) > identity.MaxEnvelope {

@@ -110,33 +110,36 @@ type Settlements struct {
 
 // Proof is what the check of a proof file says: who owes whom how much for one lease, and what shows it.
 type Proof struct {
-	Result      string            `json:"result" enum:"ok,behind,corrupt,forged"`
-	Record      string            `json:"record,omitempty" doc:"the first that is wrong"`
-	Detail      string            `json:"detail,omitempty" doc:"what is wrong with it"`
-	Lease       string            `json:"lease,omitempty"`
-	Renter      string            `json:"renter,omitempty" doc:"account that owes"`
-	Provider    string            `json:"provider,omitempty" doc:"account that is owed"`
-	MadeBy      string            `json:"made_by,omitempty" doc:"account whose ledger made the file"`
-	Unit        string            `json:"unit,omitempty"`
-	Promised    string            `json:"promised,omitempty" doc:"cumulative, by the newest voucher"`
-	Sequence    uint64            `json:"sequence" doc:"of the newest voucher"`
-	Voucher     string            `json:"voucher,omitempty" doc:"hash of the newest voucher"`
-	Received    string            `json:"received,omitempty" doc:"cumulative, by the newest receipt; empty: no receipt"`
-	Booked      string            `json:"booked,omitempty" doc:"by the entries of the account that made the file; empty: not all of them are in it"`
-	PaidAtLeast string            `json:"paid_at_least,omitempty" doc:"for this lease, by settlements that both signed"`
-	PaidAtMost  string            `json:"paid_at_most,omitempty"`
-	LeftAtLeast string            `json:"left_at_least,omitempty" doc:"that the renter still owes for this lease"`
-	LeftAtMost  string            `json:"left_at_most,omitempty"`
-	Rates       []ProofRate       `json:"rates,omitempty" doc:"from which the newest voucher was computed"`
-	Settlements []ProofSettlement `json:"settlements,omitempty"`
-	Attachments []ProofAttachment `json:"attachments,omitempty"`
-	Origin      string            `json:"origin,omitempty" doc:"of the log of the account that made the file"`
-	Entries     uint64            `json:"entries" doc:"of that log"`
-	Root        string            `json:"root,omitempty" doc:"of that log"`
-	Cosigned    uint64            `json:"cosigned,omitempty" doc:"entries of that log which the other side cosigned"`
-	CosignedAt  time.Time         `json:"cosigned_at,omitzero" doc:"by the other side's clock"`
-	Proven      []string          `json:"proven,omitempty"`
-	NotProven   []string          `json:"not_proven,omitempty"`
+	Result       string            `json:"result" enum:"ok,behind,corrupt,forged"`
+	Record       string            `json:"record,omitempty" doc:"the first that is wrong"`
+	Detail       string            `json:"detail,omitempty" doc:"what is wrong with it"`
+	Lease        string            `json:"lease,omitempty"`
+	Renter       string            `json:"renter,omitempty" doc:"account that owes"`
+	Provider     string            `json:"provider,omitempty" doc:"account that is owed"`
+	MadeBy       string            `json:"made_by,omitempty" doc:"account whose ledger made the file"`
+	Unit         string            `json:"unit,omitempty"`
+	Promised     string            `json:"promised,omitempty" doc:"cumulative, by the newest voucher"`
+	Sequence     uint64            `json:"sequence" doc:"of the newest voucher"`
+	Voucher      string            `json:"voucher,omitempty" doc:"hash of the newest voucher"`
+	Received     string            `json:"received,omitempty" doc:"cumulative, by the newest receipt; empty: no receipt"`
+	Allowed      string            `json:"allowed,omitempty" doc:"cumulative, that the renter promised to sign for what ran in its absence"`
+	AllowedUntil *time.Time        `json:"allowed_until,omitempty"`
+	Evidence     string            `json:"evidence,omitempty" doc:"what the job used in the interval of the newest receipt"`
+	Booked       string            `json:"booked,omitempty" doc:"by the entries of the account that made the file; empty: not all of them are in it"`
+	PaidAtLeast  string            `json:"paid_at_least,omitempty" doc:"for this lease, by settlements that both signed"`
+	PaidAtMost   string            `json:"paid_at_most,omitempty"`
+	LeftAtLeast  string            `json:"left_at_least,omitempty" doc:"that the renter still owes for this lease"`
+	LeftAtMost   string            `json:"left_at_most,omitempty"`
+	Rates        []ProofRate       `json:"rates,omitempty" doc:"from which the newest voucher was computed"`
+	Settlements  []ProofSettlement `json:"settlements,omitempty"`
+	Attachments  []ProofAttachment `json:"attachments,omitempty"`
+	Origin       string            `json:"origin,omitempty" doc:"of the log of the account that made the file"`
+	Entries      uint64            `json:"entries" doc:"of that log"`
+	Root         string            `json:"root,omitempty" doc:"of that log"`
+	Cosigned     uint64            `json:"cosigned,omitempty" doc:"entries of that log which the other side cosigned"`
+	CosignedAt   time.Time         `json:"cosigned_at,omitzero" doc:"by the other side's clock"`
+	Proven       []string          `json:"proven,omitempty"`
+	NotProven    []string          `json:"not_proven,omitempty"`
 }
 
 // ProofRate is a stretch of billable time at one rate.

@@ -15,6 +15,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/statement"
 	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p/identity"
 )
 
@@ -37,7 +38,7 @@ func Check(raw []byte) statement.Proof {
 		}
 		r.out.Attachments[i].Says = says
 	}
-	for _, step := range []func() *statement.Proof{r.agreed, r.rated, r.ended} {
+	for _, step := range []func() *statement.Proof{r.agreed, r.rated, r.ended, r.used} {
 		if bad := step(); bad != nil {
 			return *bad
 		}
@@ -182,13 +183,43 @@ func (r *reading) ended() *statement.Proof {
 	if err != nil {
 		return nil // it was written a moment ago
 	}
+	r.cap(e.Charge)
+	allowed, err := money.Parse(r.out.Allowed)
 	switch {
+	case e.Charge > promised && err == nil && e.Charge <= allowed:
+		r.proven("the end's charge, %v, is within what account %s promised to sign for after its absence", e.Charge, r.f.Channel.Renter)
 	case e.Charge < promised:
 		r.proven("account %s asks for no more than %v in all: signature of its end", e.Account, e.Charge)
 	case e.Charge > promised:
 		r.unproven("that %v is owed, as account %s says in its end: account %s promised %v", e.Charge, e.Account, r.f.Channel.Renter, promised)
 	default:
 		r.proven("both sides say the same of it: the end charges what the newest voucher promises")
+	}
+	return nil
+}
+
+// cap says that no more is owed than the provider itself asks for.
+func (r *reading) cap(charge money.Micro) {
+	left, err1 := money.Parse(r.out.LeftAtMost)
+	paid, err2 := money.Parse(r.out.PaidAtLeast)
+	if err1 == nil && err2 == nil {
+		r.out.LeftAtMost = min(left, charge-min(charge, paid)).String()
+	}
+}
+
+// used puts the evidence of the newest receipt in words.
+func (r *reading) used() *statement.Proof {
+	if len(r.f.Evidence) == 0 {
+		return nil
+	}
+	e, err := work.OpenEvidence(r.f.Evidence)
+	if err != nil {
+		return forged("evidence", "account %s signed for what can't be read: %v", r.f.Channel.Provider, err)
+	}
+	r.out.Evidence = fmt.Sprintf("from %s to %s, %v billed in all: %v of CPU time, %d MiB of memory", when(e.From), when(e.To), millis(e.Billable),
+		millis(e.CPUMillis), e.MemoryMiB)
+	if e.GPU != nil {
+		r.out.Evidence += fmt.Sprintf(", GPU at %d %%, %d MiB of VRAM, %d J, %d MHz", e.GPU.Percent, e.GPU.VRAMMiB, e.EnergyJ, e.ClockMHz)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/markettest"
 	"github.com/gpufair/gpufair/market/reason"
+	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
@@ -62,6 +63,7 @@ type trade struct {
 	lane             ledger.Lane
 	end              market.End
 	signed           map[identity.Domain][]byte
+	evidence         []byte // of the next interval
 }
 
 const rate, ran = money.Rate(3_600_000), 60_000
@@ -118,7 +120,12 @@ func (w *trade) pay(ms uint64, at money.Rate) {
 		return err
 	}))
 	var got books.Accepted
-	must(w.t, w.provider.Update(w.t.Context(), func(tx *books.Tx) (err error) { got, err = tx.AcceptVoucher(raw, wire.Hash{1}); return err }))
+	must(w.t, w.provider.Update(w.t.Context(), func(tx *books.Tx) (err error) {
+		if got, err = tx.AcceptVoucher(raw, voucher.EvidenceHash(w.evidence)); err == nil && w.evidence != nil {
+			err = tx.KeepInterval(w.lane, books.Interval{At: 1, Evidence: w.evidence, Voucher: got.Lane.Seq})
+		}
+		return err
+	}))
 	must(w.t, w.renter.Update(w.t.Context(), func(tx *books.Tx) error { _, err := tx.RecordReceipt(got.Receipt); return err }))
 }
 
@@ -261,5 +268,57 @@ func TestUnequalEnd(t *testing.T) {
 	w.sign(w.provider, market.DomainEnd, w.end)
 	if v := terms.Check(encode(t, w.prove(w.renter))); v.Result != proof.OK || !strings.Contains(strings.Join(v.Proven, "\n"), "asks for no more than 0.059 in all") {
 		t.Errorf("below: %+v", v)
+	}
+}
+
+// TestAway: an allowance is a promise to sign and no debt; what it makes of an end that the renter never paid is told apart.
+func TestAway(t *testing.T) {
+	w := newTrade(t)
+	var raw []byte
+	must(t, w.renter.Update(t.Context(), func(tx *books.Tx) (err error) {
+		raw, err = tx.SignAllowance(w.lane, 100_000, 1_796_050_800_000)
+		return err
+	}))
+	must(t, w.provider.Update(t.Context(), func(tx *books.Tx) error { _, err := tx.Allow(raw); return err }))
+	w.end.Billable, w.end.Charge = 90_000, 90_000
+	w.sign(w.provider, market.DomainEnd, w.end)
+	for side, p := range map[string]party{"renter": w.renter, "provider": w.provider} {
+		v := terms.Check(encode(t, w.prove(p)))
+		if v.Result != proof.OK || v.Promised != "0.06" || v.Allowed != "0.1" || v.LeftAtLeast != "0.06" || v.LeftAtMost != "0.09" {
+			t.Errorf("%s's file: %+v", side, v)
+		}
+		if !strings.Contains(strings.Join(v.Proven, "\n"), "0.09, is within what account") || !strings.Contains(strings.Join(v.NotProven, "\n"), "that the job ran for more than 0.06") {
+			t.Errorf("%s's file: proven %q, not proven %q", side, v.Proven, v.NotProven)
+		}
+	}
+	w.end.Billable, w.end.Charge = 110_000, 110_000
+	w.sign(w.provider, market.DomainEnd, w.end)
+	if v := terms.Check(encode(t, w.prove(w.provider))); v.LeftAtMost != "0.1" || !strings.Contains(strings.Join(v.NotProven, "\n"), "that 0.11 is owed") {
+		t.Errorf("an end over the allowance: %+v", v)
+	}
+	f := w.prove(w.provider)
+	f.Allowance = bytes.Clone(f.Allowance)
+	f.Allowance[len(f.Allowance)-1] ^= 1
+	if v := terms.Check(encode(t, f)); v.Result != proof.Forged || v.Record != "allowance" {
+		t.Errorf("a byte of the allowance: %+v", v)
+	}
+}
+
+// TestUsed: the evidence of the newest receipt is shown, and another one found.
+func TestUsed(t *testing.T) {
+	w := newTrade(t)
+	evidence, err := wire.Marshal(work.Evidence{Beat: 9, From: 1, To: 2, Billable: ran, Charge: ran, State: work.Running, CPUMillis: 59_000, MemoryMiB: 7})
+	must(t, err)
+	w.evidence = evidence
+	w.pay(ran+1000, rate)
+	w.end.Billable, w.end.Charge = ran+1000, ran+1000
+	w.sign(w.provider, market.DomainEnd, w.end)
+	f := w.prove(w.provider)
+	if v := terms.Check(encode(t, f)); v.Result != proof.OK || !strings.Contains(v.Evidence, "59s of CPU time, 7 MiB") {
+		t.Errorf("%+v", v)
+	}
+	f.Evidence[len(f.Evidence)-1]++
+	if v := terms.Check(encode(t, f)); v.Result != proof.Corrupt || v.Record != "evidence" {
+		t.Errorf("other evidence: %+v", v)
 	}
 }

@@ -113,6 +113,12 @@ func (d *Daemon) printProof(v statement.Proof) error {
 		[2]string{"received", orDash(v.Received)},
 		[2]string{"paid", span(v.PaidAtLeast, v.PaidAtMost) + " " + v.Unit}, [2]string{"left", span(v.LeftAtLeast, v.LeftAtMost) + " " + v.Unit},
 		[2]string{"made by", v.MadeBy})
+	if v.AllowedUntil != nil {
+		pairs = append(pairs, [2]string{"allowed", fmt.Sprintf("up to %s %s in all, until %s", v.Allowed, v.Unit, v.AllowedUntil.Format(time.RFC3339))})
+	}
+	if v.Evidence != "" {
+		pairs = append(pairs, [2]string{"used", cli.Clean(v.Evidence)})
+	}
 	for _, r := range v.Rates {
 		pairs = append(pairs, [2]string{"rate", fmt.Sprintf("%s an hour x %d for %s: %s", r.Rate, r.Devices, time.Duration(min(r.Millis, maxMillis))*time.Millisecond, r.Charge)})
 	}
