@@ -56,14 +56,14 @@ func creditReason(err error) error {
 
 // meteredTx tells the books what was metered, in the transaction that stores the meter.
 func (k *keeper) meteredTx(charge money.Micro) func(*books.Tx) error {
-	return func(tx *books.Tx) error { return tx.Meter(ledger.Lane(k.id), charge) }
+	return func(tx *books.Tx) error { return withoutLane(tx.Meter(ledger.Lane(k.id), charge)) }
 }
 
 // closeTx ends the lane with its final charge.
 func closeTx(id market.LeaseID, charge money.Micro) func(*books.Tx) error {
 	return func(tx *books.Tx) error {
 		_, err := tx.CloseLane(ledger.Lane(id), charge)
-		return err
+		return withoutLane(err)
 	}
 }
 
@@ -111,7 +111,10 @@ func (k *keeper) acceptVoucher(ctx context.Context, up work.LaneUp) (money.Micro
 	if err = creditReason(err); isReason(err) {
 		return 0, nil, err
 	}
-	if errors.Is(err, voucher.ErrOrder) || errors.Is(err, voucher.ErrEquivocation) || errors.Is(err, voucher.ErrSigner) {
+	if errors.Is(err, voucher.ErrEquivocation) {
+		return 0, nil, reason.Errorf(reason.Equivocation, "%v", err)
+	}
+	if errors.Is(err, voucher.ErrOrder) || errors.Is(err, voucher.ErrSigner) {
 		return 0, nil, reason.Errorf(reason.LaneMismatch, "%v", err)
 	}
 	return 0, nil, fmt.Errorf("lease %s: %w", k.id.Short(), err)
@@ -120,4 +123,23 @@ func (k *keeper) acceptVoucher(ctx context.Context, up work.LaneUp) (money.Micro
 func isReason(err error) bool {
 	_, ok := reason.Of(err)
 	return ok
+}
+
+// forged ends the lease of a renter that signed two vouchers with one sequence, by whatever way they came: the books keep both, and nothing
+// that it signs is worth more work.
+func (k *keeper) forged(ctx context.Context) bool {
+	var have []byte
+	err := k.a.books.View(ctx, func(r *books.Reader) (err error) {
+		have, _, err = r.Fraud(ledger.Lane(k.id))
+		return err
+	})
+	if err != nil {
+		k.log.Error("lane", "err", err)
+	}
+	if have == nil {
+		return false
+	}
+	k.log.Warn("the renter signed two vouchers with one sequence: the ledger keeps both", "renter", k.rec.Renter)
+	k.finish(ctx, reason.New(reason.Equivocation, "the lease's proof file shows both"))
+	return true
 }

@@ -174,7 +174,7 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	return d.Run(ctx,
 		wire.Part{Name: "provider", Run: d.agent.Run},
-		d.Reminders(d.agent.PeerOf),
+		d.Claiming(d.agent.PeerOf),
 		wire.Part{Name: "device locks", Run: func(ctx context.Context) error { return d.devices.watch(ctx, d.nudge) }},
 		wire.Part{Name: "reload on SIGHUP", Run: d.hangups},
 		wire.Part{Name: "watchdog", Run: cli.Watchdog(func(ctx context.Context) error { _, err := d.agent.Status(ctx); return err })},

@@ -119,16 +119,19 @@ func onSide(self identity.AccountID, from identity.PeerID, ch ledger.Channel, de
 	return nil
 }
 
-// Times of the reminders.
+// Times of what goes out by itself.
 const (
-	remindEvery  = 10 * time.Minute // how often the ledger is looked through for payments that are due
-	remindPause  = time.Minute      // at least, between two looks: peers come and go
-	remindWithin = 20 * time.Second // for one message
+	claimsEvery = 10 * time.Minute // how often the ledger is looked through for what is to be said
+	claimsPause = time.Minute      // at least, between two looks: peers come and go
+	claimWithin = 20 * time.Second // for one message
 )
 
-// Remind reminds renters of payments that are due, until ctx ends: at the due time and then weekly, each when both are connected. Whom a
-// reminder reached is kept before the next one is sent. peerOf finds the device on which an account was last dealt with.
-func (c *Claims) Remind(ctx context.Context, peerOf func(context.Context, identity.AccountID) (identity.PeerID, error)) error {
+// PeerOf finds the device on which an account was last dealt with.
+type PeerOf func(context.Context, identity.AccountID) (identity.PeerID, error)
+
+// Run says what is to be said to those who are connected, until ctx ends. It reminds renters of payments that are due, at the due time and
+// then weekly, and brings disputes and credit notes to the other side. What was heard is kept before the next message is sent.
+func (c *Claims) Run(ctx context.Context, peerOf PeerOf) error {
 	came := make(chan struct{}, 1)
 	c.c.Network.Watch(ctx, func(_ identity.PeerID, up bool) {
 		if up {
@@ -138,14 +141,14 @@ func (c *Claims) Remind(ctx context.Context, peerOf func(context.Context, identi
 			}
 		}
 	})
-	tick := time.NewTicker(remindEvery)
+	tick := time.NewTicker(claimsEvery)
 	defer tick.Stop()
 	for {
-		if err := c.remind(ctx, peerOf); err != nil && ctx.Err() == nil {
-			c.c.Log.Warn("reminders not sent", "err", err)
+		if err := c.look(ctx, peerOf); err != nil && ctx.Err() == nil {
+			c.c.Log.Warn("ledger not looked through for what is due", "err", err)
 		}
 		select {
-		case <-time.After(remindPause):
+		case <-time.After(claimsPause):
 		case <-ctx.Done():
 			return nil
 		}
@@ -158,33 +161,51 @@ func (c *Claims) Remind(ctx context.Context, peerOf func(context.Context, identi
 	}
 }
 
-// remind sends what is to be sent now to those who are connected.
-func (c *Claims) remind(ctx context.Context, peerOf func(context.Context, identity.AccountID) (identity.PeerID, error)) error {
+// look sends what is to be sent now to those who are connected.
+func (c *Claims) look(ctx context.Context, peerOf PeerOf) error {
 	var duns []books.Dun
-	err := c.c.Books.View(ctx, func(r *books.Reader) (err error) { duns, err = r.Duns(); return err })
-	if err != nil || len(duns) == 0 {
+	untold := map[ledger.Lane]identity.AccountID{}
+	err := c.c.Books.View(ctx, func(r *books.Reader) (err error) {
+		if duns, err = r.Duns(); err != nil {
+			return err
+		}
+		return r.EachDispute(func(d books.Dispute) error {
+			l, err := r.Lane(d.Lane)
+			if !d.Told {
+				untold[d.Lane] = l.Channel.Peer(c.c.Books.Self())
+			}
+			return err
+		})
+	})
+	if err != nil || len(duns)+len(untold) == 0 {
 		return err
 	}
 	connected := map[identity.PeerID]bool{}
 	for _, p := range c.c.Network.Peers() {
 		connected[p.Peer] = true
 	}
-	for _, d := range duns {
-		peer, err := peerOf(ctx, d.Renter)
+	send := func(account identity.AccountID, what string, f func(context.Context, identity.PeerID) error) {
+		peer, err := peerOf(ctx, account)
 		if err != nil || !connected[peer] {
-			continue
+			return
 		}
-		if err := c.dun(ctx, peer, d); err != nil {
-			c.c.Log.Info("reminder not taken", "account", d.Renter.Short(), "err", err)
+		within, cancel := context.WithTimeout(ctx, claimWithin)
+		defer cancel()
+		if err := f(within, peer); err != nil {
+			c.c.Log.Info(what+" not taken", "account", account.Short(), "err", err)
 		}
+	}
+	for _, d := range duns {
+		send(d.Renter, "reminder", func(ctx context.Context, peer identity.PeerID) error { return c.dun(ctx, peer, d) })
+	}
+	for lane, account := range untold {
+		send(account, "dispute", func(ctx context.Context, peer identity.PeerID) error { return c.Dispute(ctx, peer, lane) })
 	}
 	return nil
 }
 
 // dun sends one reminder and keeps that it was heard.
 func (c *Claims) dun(ctx context.Context, peer identity.PeerID, d books.Dun) error {
-	ctx, cancel := context.WithTimeout(ctx, remindWithin)
-	defer cancel()
 	channel := ledger.Channel{Renter: d.Renter, Provider: c.c.Books.Self(), Unit: d.Unit}
 	if _, err := c.ask(ctx, peer, Claim{Channel: channel, Reminder: &d.Reminder}); err != nil {
 		return err

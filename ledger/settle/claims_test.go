@@ -79,7 +79,7 @@ func TestReminders(t *testing.T) {
 		runFor := func(d time.Duration) { // a daemon that is started, and stopped again
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
-			must(t, claims.Remind(ctx, renter.peerOf))
+			must(t, claims.Run(ctx, renter.peerOf))
 			synctest.Wait()
 		}
 		want := func(number uint32, at time.Duration, in time.Duration) {
@@ -162,4 +162,90 @@ func TestReminderOfAStranger(t *testing.T) {
 			t.Error("an empty claim")
 		}
 	})
+}
+
+func (s side) dispute(t *testing.T, lane ledger.Lane) (d books.Dispute) {
+	t.Helper()
+	must(t, s.books.View(t.Context(), func(r *books.Reader) (err error) { d, err = r.Dispute(lane); return err }))
+	return d
+}
+
+// Whoever opens the dispute, both sides end with the same newest voucher and its receipt, each other's record, and after both said the
+// same amount the same credit note: by themselves, whenever they are connected.
+func TestDisputeIsExchanged(t *testing.T) {
+	for _, byRenter := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			n, renter, provider := world(t, nil)
+			renterClaims, providerClaims := renter.claims(t), provider.claims(t)
+			go renterClaims.Run(t.Context(), provider.peerOf)
+			go providerClaims.Run(t.Context(), renter.peerOf)
+			lane := rent(t, renter, provider, 1, 600, 14)
+			from, to := provider, renter
+			if byRenter {
+				from, to = renter, provider
+			}
+			n.Partition(renter.dev.Peer(), provider.dev.Peer())
+			from.update(t, func(tx *books.Tx) error { _, err := tx.OpenDispute(lane, "slow", 14*dayMs); return err })
+			time.Sleep(time.Hour)
+			if from.dispute(t, lane).Told {
+				t.Fatal("told over a cut line")
+			}
+			n.Heal(renter.dev.Peer(), provider.dev.Peer())
+			n.Mesh()
+			time.Sleep(15 * time.Minute)
+			synctest.Wait()
+			if d := to.dispute(t, lane); string(d.Theirs) != string(from.dispute(t, lane).Mine) || !from.dispute(t, lane).Told {
+				t.Fatalf("not told: %+v", d)
+			}
+			for _, offer := range []struct {
+				side
+				amount money.Micro
+			}{{from, 500}, {to, 300}, {from, 300}} {
+				offer.update(t, func(tx *books.Tx) error { return tx.OfferCredit(lane, offer.amount) })
+				time.Sleep(15 * time.Minute)
+				synctest.Wait()
+			}
+			for _, s := range []side{renter, provider} {
+				if d := s.dispute(t, lane); d.Agreed == nil || *d.Agreed != 300 || !d.Told {
+					t.Fatalf("%+v", d)
+				}
+			}
+			same(t, renter, provider, 300, 0)
+		})
+	}
+}
+
+const dayMs = int64(24 * time.Hour / time.Millisecond)
+
+// The provider opens a dispute before the renter's newest voucher came: the exchange brings it, with a receipt.
+func TestDisputeBringsTheNewestVoucher(t *testing.T) {
+	for _, byRenter := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			_, renter, provider := world(t, nil)
+			renterClaims, providerClaims := renter.claims(t), provider.claims(t)
+			c := owe(t, renter, provider, 1, 600)
+			must(t, renter.Exchange(t.Context(), provider.dev.Peer(), c))
+			lane := ledger.Lane{1}
+			renter.update(t, func(tx *books.Tx) error {
+				_, err := tx.SignVoucher(lane, 900, []meter.Segment{{Rate: 3_600_000, Devices: 1, Ms: 900}})
+				return err
+			})
+			from, claims, to := provider, providerClaims, renter
+			if byRenter {
+				from, claims, to = renter, renterClaims, provider
+			}
+			from.update(t, func(tx *books.Tx) error { _, err := tx.OpenDispute(lane, "slow", 14*dayMs); return err })
+			for range 2 { // a repeat changes nothing
+				must(t, claims.Dispute(t.Context(), to.dev.Peer(), lane))
+			}
+			must(t, renter.books.View(t.Context(), func(r *books.Reader) error {
+				l, err := r.Lane(lane)
+				if l.Missing() != 0 {
+					t.Errorf("the renter has no receipt: %+v", l)
+				}
+				return err
+			}))
+			same(t, renter, provider, 900, 0)
+		})
+	}
 }

@@ -93,6 +93,11 @@ var advice = map[Code]Advice{
 	},
 	RenterGone:     {"no vouchers came and there is no allowance", "check that the agent runs and is online", nothing},
 	OwnerReclaimed: {"the owner took the device back; the promised credit is off the charge", "run the job elsewhere", nothing},
+	Equivocation: {
+		"two vouchers with one sequence were signed: the provider keeps both as proof", "a key that two machines use signs like that: give each its own, `gpufair identity link`",
+		"keep `gpufaird ledger proof` of the lease: it shows both vouchers to anybody",
+	},
+	Unanswered: {"too many leases of this account were not acknowledged", "wait some minutes; check that the agent stays online while it buys", "raise `serve.unanswered` in the settings if you know the account"},
 	EvidenceDiffers: {
 		"the provider signed for other evidence than it sent", "the money is not touched by it; keep `gpufair ledger proof` of the lease if you doubt what ran", "run `gpufaird ledger verify`",
 	},

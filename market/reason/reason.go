@@ -33,6 +33,8 @@ const (
 	HistoryForked     Code = "history_forked"     // the device signed two histories of its ledger, and the other side holds the proof
 	LaneMismatch      Code = "lane_mismatch"      // the voucher does not continue its lane
 	UnknownUnit       Code = "unknown_unit"       // another unit of account than the offer's
+	Equivocation      Code = "equivocation"       // the renter signed two vouchers with one sequence
+	Unanswered        Code = "unanswered"         // too many leases of this account were not acknowledged
 	LeaseInvalid      Code = "lease_invalid"      // the provider signed something else than what was accepted
 )
 

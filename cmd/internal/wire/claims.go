@@ -6,7 +6,6 @@ import (
 	"github.com/gpufair/gpufair/ledger/settle"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
-	"github.com/gpufair/gpufair/p2p/identity"
 )
 
 // openClaims makes the conversation about what is owed.
@@ -20,7 +19,7 @@ func (b *Base) openClaims() (err error) {
 	return nil
 }
 
-// Reminders is the part that reminds those who owe this account of what is due.
-func (b *Base) Reminders(peerOf func(context.Context, identity.AccountID) (identity.PeerID, error)) Part {
-	return Part{Name: "reminders", Run: func(ctx context.Context) error { return b.Claims.Remind(ctx, peerOf) }}
+// Claiming is the part that reminds those who owe this account of what is due, and brings disputes to the other side.
+func (b *Base) Claiming(peerOf settle.PeerOf) Part {
+	return Part{Name: "claims", Run: func(ctx context.Context) error { return b.Claims.Run(ctx, peerOf) }}
 }

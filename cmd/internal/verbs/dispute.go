@@ -1,0 +1,92 @@
+package verbs
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/ledger/statement"
+)
+
+// ledgerDispute is the verb `ledger dispute`.
+func (d *Daemon) ledgerDispute() *cobra.Command {
+	var req statement.DisputeRequest
+	var end bool
+	c := &cobra.Command{
+		Use: "dispute [LEASE]", Short: "disagree with what a lease comes to, or agree on less", Args: cobra.MaximumNArgs(1),
+		Long: "Without a LEASE it lists the disputes. With --reason it opens one: the lease ends, no voucher raises it any more, and the two of you\n" +
+			"agree on nothing new, until you agree on an amount (both give the same one with --close --amount), or until its days are over: then\n" +
+			"what both signed stands. The other side gets your signed record with the newest voucher and receipt, at once or when it is back.\n" +
+			"`ledger proof LEASE` then holds the records of the dispute, too.",
+		Example: fmt.Sprintf("  %s ledger dispute\n  %s ledger dispute 3fa9 --reason 'the card was throttled'\n  %s ledger dispute 3fa9 --close --amount 1.25",
+			d.Name, d.Name, d.Name),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return d.listDisputes(cmd)
+			}
+			switch {
+			case end && (req.Amount == "" || req.Reason != ""):
+				return cli.Usagef("say what the lease comes to: --close --amount 1.25", "--close wants an --amount, and no --reason")
+			case !end && (req.Reason == "" || req.Amount != ""):
+				return cli.Usagef("say why: --reason '…'; or end it: --close --amount 1.25", "want --reason, or --close with --amount")
+			}
+			v, err := send[statement.Dispute](cmd.Context(), d, "dispute lease "+short(args[0]), http.MethodPost,
+				"/ledger/leases/"+url.PathEscape(args[0])+"/dispute", req)
+			if err != nil {
+				return err
+			}
+			return d.printDispute(v, time.Now())
+		},
+	}
+	c.Flags().StringVar(&req.Reason, "reason", "", "open a dispute, and say why")
+	c.Flags().Uint32Var(&req.Days, "days", 0, "until what both signed stands, 1 to 60 (default 14)")
+	c.Flags().BoolVar(&end, "close", false, "propose an amount, or agree to the one that the other side proposed")
+	c.Flags().StringVar(&req.Amount, "amount", "", "what the lease comes to")
+	return c
+}
+
+func (d *Daemon) listDisputes(cmd *cobra.Command) error {
+	v, err := get[statement.Disputes](cmd.Context(), d, "list disputes", "/ledger/disputes")
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	tab := d.Table("LEASE", "WITH", "BY", "STATE", ">AMOUNT", ">I OFFER", ">THEY OFFER", "UNIT", "UNTIL", "REASON")
+	for _, s := range v.Disputes {
+		if d.JSON {
+			if err := d.PrintJSON(s); err != nil {
+				return err
+			}
+			continue
+		}
+		tab.Row(short(s.Lease), s.Account, s.By, s.State, s.Amount, orDash(s.IOffer), orDash(s.TheyOffer), s.Unit, d.Time(s.Until, now), s.Reason)
+	}
+	if d.JSON {
+		return nil
+	}
+	return tab.Print()
+}
+
+func (d *Daemon) printDispute(v statement.Dispute, now time.Time) error {
+	if d.JSON {
+		return d.PrintJSON(v)
+	}
+	state := v.State
+	switch {
+	case v.State == "agreed":
+		state = d.Paint(cli.Good, "agreed")
+	case v.State == "open":
+		state = fmt.Sprintf("open until %s; then %s %s stand", d.Time(v.Until, now), v.Amount, v.Unit)
+	}
+	told := "yes"
+	if !v.Told {
+		told = "not yet: it goes out when the other side is back"
+	}
+	return d.Pairs([2]string{"lease", v.Lease}, [2]string{"with", v.Account + " (I am the " + v.Role + ")"}, [2]string{"opened by", v.By},
+		[2]string{"reason", cli.Clean(v.Reason)}, [2]string{"state", state}, [2]string{"amount", v.Amount + " " + v.Unit},
+		[2]string{"I offer", orDash(v.IOffer)}, [2]string{"they offer", orDash(v.TheyOffer)}, [2]string{"told", told})
+}
