@@ -53,6 +53,9 @@ func (k *keeper) finish(ctx context.Context, why reason.Reason) {
 // storeEnd writes the end: record, signed End and the lane's final charge in one transaction.
 func (k *keeper) storeEnd(ctx context.Context, why reason.Reason) error {
 	charge, err := k.finalCharge()
+	if err == nil {
+		charge, err = k.restoredCharge(ctx, charge)
+	}
 	if err != nil {
 		return err
 	}
