@@ -67,6 +67,29 @@ func TestBehind(t *testing.T) {
 	again.verified(ResultOK)
 }
 
+// TestCosignedAhead: a peer's cosignature of a head that this ledger does not begin as is not kept, and says so.
+func TestCosignedAhead(t *testing.T) {
+	p := newPair(t)
+	p.pay(p.sell(1, 0), 100)
+	epoch := uint64(p.provider.Epoch())
+	for name, own := range map[string][]byte{
+		"ahead": claim(t, p.provider.dev, epoch, 1000, 1), "other entries": claim(t, p.provider.dev, epoch, 1, 1), "a later epoch": claim(t, p.provider.dev, epoch+1, 1, 1),
+	} {
+		note, err := history.Cosign(own, p.provider.dev.Peer(), p.renter.dev.Peer(), time.Now(), p.renter.dev.SignCosignature)
+		must(t, err)
+		err = p.provider.Update(t.Context(), func(tx *Tx) error { return tx.KeepCosigned(p.renter.dev.Peer(), note) })
+		if w := p.provider.shown(p.renter); !errors.Is(err, ErrBehind) || w.Cosigned != 0 {
+			t.Errorf("%s: %v, %+v", name, err, w)
+		}
+	}
+	ended, err := history.Cosign(claim(t, p.provider.dev, epoch-1, 1000, 1), p.provider.dev.Peer(), p.renter.dev.Peer(), time.Now(), p.renter.dev.SignCosignature)
+	must(t, err)
+	p.provider.update(func(tx *Tx) error { return tx.KeepCosigned(p.renter.dev.Peer(), ended) })
+	if w := p.provider.shown(p.renter); w.Cosigned != 0 {
+		t.Errorf("a head of an ended epoch was kept: %+v", w)
+	}
+}
+
 // TestBehindGrows: of several heads the one furthest ahead stays.
 func TestBehindGrows(t *testing.T) {
 	p := newParty(t)

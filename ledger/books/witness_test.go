@@ -3,6 +3,7 @@ package books
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -315,6 +316,9 @@ func TestUnproven(t *testing.T) {
 			})
 			if strict != errors.Is(err, ErrUnproven) || !strict && err != nil {
 				t.Errorf("%s, strict %v: %v", name, strict, err)
+			}
+			if strict && name == "an older epoch" && !strings.Contains(err.Error(), "signed for") {
+				t.Errorf("%s: %v", name, err)
 			}
 		}
 	}

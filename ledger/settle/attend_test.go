@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/history"
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/settle"
@@ -92,6 +93,27 @@ func TestRestoredOlderIsToldAtOnce(t *testing.T) {
 			must(t, <-ended)
 		})
 	}
+}
+
+// A cosignature of a head that this ledger does not have tells it so, too.
+func TestCosignedFromTheFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, renter, provider := twoKeepers(t)
+		cp := history.Checkpoint{Origin: history.Origin{Peer: provider.dev.Peer(), Epoch: uint64(provider.books.Epoch())}, Size: 100}
+		note, err := cp.Sign(provider.dev.SignNote)
+		must(t, err)
+		note, err = history.Cosign(note, provider.dev.Peer(), renter.dev.Peer(), time.Now(), renter.dev.SignCosignature)
+		must(t, err)
+		var got settle.Heads
+		err = p2p.Call(t.Context(), renter.net, provider.dev.Peer(), witnessProtocol, settle.Heads{Head: note, Cosigned: note}, &got, 1<<16)
+		var refusal *p2p.Error
+		if !errors.As(err, &refusal) || refusal.Kind != p2p.KindConflict {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if err := provider.books.ReadOnly(); !errors.Is(err, books.ErrBehind) || provider.verdict() != books.ResultBehind {
+			t.Errorf("%v, %s", err, provider.verdict())
+		}
+	})
 }
 
 // The same over sockets.
