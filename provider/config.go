@@ -33,7 +33,9 @@ type Config struct {
 	UseTerms string       // what renters must agree to; its hash is in the offer
 	Credit   CreditConfig // zero fields: the defaults of spec/ledger.md
 	LogBytes int64        // of one job's output that is kept; the oldest is dropped beyond
-	Addrs    []string     // multiaddresses to put into the offer; empty: those that the network listens on
+	// Unanswered is how many leases of one account may go unacknowledged in ten minutes; 0: DefaultUnanswered.
+	Unanswered int
+	Addrs      []string // multiaddresses to put into the offer; empty: those that the network listens on
 }
 
 // CreditConfig is the owner's credit limits; a nil field is the default, computed from the dearest lot.
@@ -70,6 +72,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%w: %d devices on offer, at most %d fit an offer", ErrConfig, len(c.Lots), market.MaxLots)
 	case c.LogBytes < 64<<10:
 		return fmt.Errorf("%w: log bytes %d: want 64 KiB or more", ErrConfig, c.LogBytes)
+	case c.Unanswered < 0 || c.Unanswered > 1000:
+		return fmt.Errorf("%w: %d unanswered leases: want 1 to 1000", ErrConfig, c.Unanswered)
 	case len(c.Methods) == 0:
 		return fmt.Errorf("%w: settlement: name at least one method, such as manual", ErrConfig)
 	case c.Notice < 0 || c.Notice > time.Hour || c.Reclaim < 0 || c.Reclaim > time.Hour:

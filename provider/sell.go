@@ -100,6 +100,9 @@ func (a *Agent) maySell(s negotiate.Sale, devices []wire.Hash) error {
 	case s.Accept.Use != a.conf.Use():
 		return reason.Errorf(reason.TermsChanged, "")
 	}
+	if err := a.mayWait(s.Accept.Account, time.Now()); err != nil {
+		return err
+	}
 	for _, d := range devices { // the offer may be older than a reload
 		lot, ok := a.conf.lot(d)
 		if !ok {

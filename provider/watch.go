@@ -18,6 +18,7 @@ func (k *keeper) watch(ctx context.Context, now time.Time) {
 	switch k.rec.State {
 	case work.Agreed:
 		if in > work.ReadyIn*time.Second {
+			k.a.unansweredBy(k.rec.Renter, now)
 			k.finish(ctx, reason.New(reason.NotReady, "no answer to the lease for %d s", work.ReadyIn))
 		}
 	case work.Preparing:
@@ -51,6 +52,9 @@ func (k *keeper) watchMoney(ctx context.Context) {
 	rent30, err := k.rentFor(work.PauseUnpaid * 1000)
 	if err != nil {
 		k.log.Error("rent", "err", err)
+		return
+	}
+	if k.forged(ctx) {
 		return
 	}
 	used, most := k.meter.Billable(), uint64(k.rec.Term)*1000

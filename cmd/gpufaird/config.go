@@ -38,7 +38,8 @@ type config struct {
 }
 
 type serveConfig struct {
-	Accounts []identity.AccountID `toml:"accounts" comment:"as \"gpufair identity show\" prints them on the renter's machine"`
+	Accounts   []identity.AccountID `toml:"accounts" comment:"as \"gpufair identity show\" prints them on the renter's machine"`
+	Unanswered int                  `toml:"unanswered" comment:"leases that an account may leave unacknowledged in ten minutes; more are not sold to it"`
 }
 
 type cpuConfig struct {
@@ -101,7 +102,7 @@ func defaults() config {
 	known := uint32(50)
 	return config{
 		NetConfig: wire.DefaultNet(), Announce: []string{}, Locks: lock.DefaultDir, Unit: money.Credit,
-		Serve:      serveConfig{Accounts: []identity.AccountID{}},
+		Serve:      serveConfig{Accounts: []identity.AccountID{}, Unanswered: provider.DefaultUnanswered},
 		Terms:      termsConfig{Notice: 0, Reclaim: cli.Duration(time.Minute), LogSize: 64 << 20},
 		Credit:     creditConfig{KnownPercent: &known},
 		Settlement: settlementConfig{Methods: []string{"manual"}, DueDays: 30},
@@ -251,7 +252,7 @@ func (c *config) provider(machine benchmark.MachineID) (provider.Config, error) 
 		return provider.Config{}, err
 	}
 	out := provider.Config{
-		Network: c.Network, Unit: c.Unit, Region: c.Region, Accounts: c.Serve.Accounts, Notice: c.Terms.Notice.Std(),
+		Network: c.Network, Unit: c.Unit, Region: c.Region, Accounts: c.Serve.Accounts, Unanswered: c.Serve.Unanswered, Notice: c.Terms.Notice.Std(),
 		Reclaim: c.Terms.Reclaim.Std(), DueDays: c.Settlement.DueDays, Methods: c.Settlement.Methods, UseTerms: c.Terms.Use, Credit: credit,
 		LogBytes: int64(c.Terms.LogSize), Addrs: c.Announce,
 	}

@@ -62,7 +62,7 @@ func TestConfig(t *testing.T) {
 	}
 	percent, stranger := uint32(10), money.Micro(1_500_000)
 	want := provider.Config{
-		Network: "trial", Unit: "CREDIT", Region: "Berlin", Accounts: []identity.AccountID{account}, Notice: 5 * time.Second,
+		Network: "trial", Unit: "CREDIT", Region: "Berlin", Accounts: []identity.AccountID{account}, Unanswered: provider.DefaultUnanswered, Notice: 5 * time.Second,
 		Reclaim: 2 * time.Minute, DueDays: 7, Methods: []string{"manual", "bank"}, UseTerms: "be kind",
 		Credit: provider.CreditConfig{Stranger: &stranger, KnownPercent: &percent}, LogBytes: 1 << 20, Addrs: []string{"/ip4/192.0.2.7/tcp/4701"},
 		Lots: []provider.Lot{{

@@ -51,6 +51,9 @@ func (t *Tx) Allow(envelope []byte) (Lane, error) {
 		return l, fmt.Errorf("take allowance: %w", err)
 	}
 	rules, err := t.rules(l)
+	if err == nil {
+		err = t.notRevoked(rules.Powers)
+	}
 	if err != nil {
 		return l, fmt.Errorf("take allowance: %w", err)
 	}
