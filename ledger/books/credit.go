@@ -47,7 +47,7 @@ func decodeAccount(p kv.Pair, at int) (Account, identity.AccountID, error) {
 // covers, and bad debts. without leaves one account out; the zero account none.
 func (r *Reader) StrangersUsed(u money.Unit, without identity.AccountID) (money.Micro, error) {
 	limits, sum := r.b.Limits(u), money.Micro(0)
-	err := r.eachAccount(ledger.AsProvider, u, func(peer identity.AccountID, a Account) error {
+	err := r.eachExposed(u, func(peer identity.AccountID, a Account) error {
 		if peer == without {
 			return nil
 		}

@@ -22,6 +22,7 @@ import (
 //	id/<entry id>                index of the entry: the idempotency key
 //	bal/<unit>/<account>         balance, micro-units
 //	acct/<role><unit>/<peer>     [Account]: the counterparty's standing
+//	xp/<unit>/<peer>             listed: a renter who owes or holds something
 //	lane/<lane>                  [Lane]
 //	le/<lane>/<index>            entries of a lane
 //	lp/<peer>/<lane>             lanes of a counterparty

@@ -159,11 +159,12 @@ func (t *Tx) change(role ledger.Role, u money.Unit, peer identity.AccountID, f f
 	if err != nil {
 		return err
 	}
+	was := a.exposed()
 	if err := f(&a); err != nil {
 		return err
 	}
 	a.LastEntry = t.now.UnixMilli()
-	return save(t.own, accountKey(role, u, peer), a)
+	return errors.Join(save(t.own, accountKey(role, u, peer), a), t.list(role, u, peer, was, a.exposed()))
 }
 
 // reopen replaces one part of an account's open exposure.
