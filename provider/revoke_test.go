@@ -34,6 +34,8 @@ func TestRevokedDeviceBuysNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := r.sale()
+		s.Delegation, err = identity.OpenDelegation(s.DelegationRaw) // as negotiate does
+		must(t, err)
 		if _, err := r.a.Sell(context.Background(), s); !isCode(err, reason.DelegationPowers) {
 			t.Errorf("sold: %v", err)
 		}
