@@ -37,7 +37,7 @@ func TestScripts(t *testing.T) {
 			})
 			return os.WriteFile(filepath.Join(e.WorkDir, "image.tar"), image, 0o600)
 		},
-		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits, "killagent": killAgent},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits, "killagent": killAgent, "field": field},
 	})
 }
 
@@ -74,4 +74,18 @@ func killAgent(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(p.Kill())
 	for ts.Exec("gpufair", "agent", "status") == nil { // until it is gone
 	}
+}
+
+// field FILE NAME VARIABLE takes a text out of an object of JSON into the environment.
+func field(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: field FILE NAME VARIABLE")
+	}
+	var v map[string]any
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[0])), &v))
+	text, ok := v[args[1]].(string)
+	if !ok {
+		ts.Fatalf("%s has no text %q", args[0], args[1])
+	}
+	ts.Setenv(args[2], text)
 }

@@ -173,42 +173,44 @@ func (d *Daemon) identityRevoke() *cobra.Command {
 			"what it signed before stays owed. A running daemon tells its peers at once, and everybody who connects later. It is never\n" +
 			"undone: `identity link` with a new grant lets the device in again.",
 		Example: fmt.Sprintf("  %[1]s identity show\n  %[1]s identity revoke 12D3KooW…", d.Name),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			const what = "revoke a device"
-			device, err := identity.ParsePeer(args[0])
-			if err != nil {
-				return cli.Fail(cli.ExitUsage, what, err, d.Name+" identity show lists the devices of the account")
-			}
-			dir, err := d.identityDir()
-			if err != nil {
-				return err
-			}
-			dev, err := identity.Load(dir)
-			if err != nil {
-				return d.keyless(what, err)
-			}
-			if dev.Peer() == device && !yes {
-				ok, err := d.Confirm(cmd.Context(), "That is this PC itself: it will trade no more until it is linked again. Revoke it?", "--yes")
-				if err != nil {
-					return err
-				}
-				if !ok {
-					return cli.Status(cli.ExitInterrupted)
-				}
-			}
-			raw, r, err := identity.RevokeDevice(dir, device, time.Now())
-			if err != nil {
-				return d.keyless(what, err)
-			}
-			told, err := d.refresh(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return d.printRevoked(identity.Known{Device: device, Revocation: &r, Sealed: raw, This: dev.Peer() == device}, told)
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return d.revoke(cmd.Context(), args[0], yes) },
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask, though it is this PC")
 	return c
+}
+
+func (d *Daemon) revoke(ctx context.Context, peer string, yes bool) error {
+	const what = "revoke a device"
+	device, err := identity.ParsePeer(peer)
+	if err != nil {
+		return cli.Fail(cli.ExitUsage, what, err, d.Name+" identity show lists the devices of the account")
+	}
+	dir, err := d.identityDir()
+	if err != nil {
+		return err
+	}
+	dev, err := identity.Load(dir)
+	if err != nil {
+		return d.keyless(what, err)
+	}
+	if has, err := identity.HasAccountKey(dir); err == nil && has && dev.Peer() == device && !yes {
+		ok, err := d.Confirm(ctx, "That is this PC itself: it will trade no more until it is linked again. Revoke it?", "--yes")
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return cli.Status(cli.ExitInterrupted)
+		}
+	}
+	raw, r, err := identity.RevokeDevice(dir, device, time.Now())
+	if err != nil {
+		return d.keyless(what, err)
+	}
+	told, err := d.refresh(ctx)
+	if err != nil {
+		return err
+	}
+	return d.printRevoked(identity.Known{Device: device, Revocation: &r, Sealed: raw, This: dev.Peer() == device}, told)
 }
 
 // refresh lets a running daemon tell its peers; told is false where none runs.
