@@ -111,7 +111,7 @@ func (l Lane) order(v Signed, older func(seq uint64) []byte) (Verdict, error) {
 		switch {
 		case have == nil:
 			return 0, ErrOld
-		case identity.Hash(have) != v.Hash:
+		case identity.Hash(have) != v.Hash && !identity.SameBody(have, v.Raw):
 			return 0, &Equivocation{Lane: l.Lane, Have: have, Got: v.Raw}
 		}
 		return Already, nil
