@@ -190,7 +190,7 @@ func TestClearing(t *testing.T) {
 func TestClearingGuards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(t, 1000, 700, 900)
-		a, b, c := r.all[0], r.all[1], r.all[2]
+		a, b := r.all[0], r.all[1]
 		for name, x := range map[string]struct {
 			change func(*netting.Terms)
 			want   error
@@ -220,7 +220,15 @@ func TestClearingGuards(t *testing.T) {
 		if err := b.propose(r.terms(1)); !errors.Is(err, netting.ErrLast) {
 			t.Errorf("proposed for another: %v", err)
 		}
+		r.owed(1000, 700, 900)
+	})
+}
 
+// TestClearingBinds: what is set aside is not cleared again, who has agreed or refused stays with it, and deadlines hold.
+func TestClearingBinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRing(t, 1000, 700, 900)
+		a, b, c := r.all[0], r.all[1], r.all[2]
 		first := r.terms(400)
 		if _, err := b.agree(first); err != nil {
 			t.Fatal(err)

@@ -198,26 +198,30 @@ func (r *ring) say(to int, ask settle.NetAsk) (got settle.NetAnswer, err error) 
 	return got, p2p.Call(r.t.Context(), r.all[0].side.net, r.all[to].dev.Peer(), netProtocol, ask, &got, 1<<16)
 }
 
+func none(*netting.Terms) {}
+
+func round(terms netting.Terms, words ...netting.Word) settle.NetAsk {
+	return settle.NetAsk{Round: &settle.NetRound{Terms: terms, Words: words, Wait: 10_000}}
+}
+
+// ringOf runs f with three members and the circle that the first has found.
+func ringOf(t *testing.T, f func(t *testing.T, r *ring, c settle.Circle)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRing(t, 1000, 700, 900)
+		f(t, r, r.all[0].one(t))
+	})
+}
+
 // TestNetLies: what a member that proposes a clearing can't do to the others.
 func TestNetLies(t *testing.T) {
-	none := func(*netting.Terms) {}
-	round := func(terms netting.Terms, words ...netting.Word) settle.NetAsk {
-		return settle.NetAsk{Round: &settle.NetRound{Terms: terms, Words: words, Wait: 10_000}}
-	}
-	ringOf := func(f func(t *testing.T, r *ring, c settle.Circle)) {
-		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			r := newRing(t, 1000, 700, 900)
-			f(t, r, r.all[0].one(t))
-		})
-	}
 	for name, change := range map[string]func(*netting.Terms){
 		"more than is owed": func(x *netting.Terms) { x.Amount = 701 },
 		"another unit":      func(x *netting.Terms) { x.Unit = "EUR" },
 		"expired":           func(x *netting.Terms) { x.Deadline -= 2 * time.Minute.Milliseconds() },
 		"years ahead":       func(x *netting.Terms) { x.Deadline *= 2 },
 	} {
-		ringOf(func(t *testing.T, r *ring, c settle.Circle) {
+		ringOf(t, func(t *testing.T, r *ring, c settle.Circle) {
 			got, err := r.say(1, round(r.proposed(c, change)))
 			if err != nil || got.Why == "" || len(got.Words) != 0 || r.all[1].aside(t)+r.all[2].aside(t) != 0 {
 				t.Errorf("%s: %+v, %v", name, got, err)
@@ -225,7 +229,7 @@ func TestNetLies(t *testing.T) {
 		})
 	}
 	// Two clearings of one debt: only as much as is owed.
-	ringOf(func(t *testing.T, r *ring, c settle.Circle) {
+	ringOf(t, func(t *testing.T, r *ring, c settle.Circle) {
 		first, err := r.say(1, round(r.proposed(c, func(x *netting.Terms) { x.Amount = 400 })))
 		must(t, err)
 		second, err := r.say(1, round(r.proposed(c, func(x *netting.Terms) { x.Amount, x.Nonce = 301, [32]byte{2} })))
@@ -234,7 +238,7 @@ func TestNetLies(t *testing.T) {
 		}
 	})
 	// A false signature under the certificate.
-	ringOf(func(t *testing.T, r *ring, c settle.Circle) {
+	ringOf(t, func(t *testing.T, r *ring, c settle.Circle) {
 		terms := r.proposed(c, none)
 		got, err := r.say(1, round(terms))
 		must(t, err)
@@ -250,7 +254,7 @@ func TestNetLies(t *testing.T) {
 		}
 	})
 	// All signatures to one member, a refusal to the other.
-	ringOf(func(t *testing.T, r *ring, c settle.Circle) {
+	ringOf(t, func(t *testing.T, r *ring, c settle.Circle) {
 		terms := r.proposed(c, none)
 		got, err := r.say(1, round(terms))
 		must(t, err)
