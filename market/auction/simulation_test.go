@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"strings"
 	"testing"
 
@@ -223,21 +224,19 @@ func TestSelectiveReveal(t *testing.T) {
 // what its sealed commits come to.
 func openLowestWinner(t *testing.T, rivals []uint64, top uint64, rungs int) (paid, posted uint64) {
 	t.Helper()
-	var entries []auction.Entry
-	for i, v := range rivals {
-		entries = append(entries, auction.Entry{Leaf: uint32(i), Rank: rankOf(uint32(i), 0), Options: []auction.Option{{Quantity: 1, Rate: money.Rate(v)}}})
-	}
-	for n := 1; n <= rungs; n++ {
-		bid := top * uint64(n) / uint64(rungs)
-		if paid == 0 {
-			mine := auction.Entry{Leaf: 99, Rank: rankOf(99, 0), Options: []auction.Option{{Quantity: 1, Rate: money.Rate(bid)}}}
-			out := clearing(t, auction.Rules{K: 1, Mode: auction.First}, append(slices.Clone(entries), mine))
-			if out.Wins[0].Leaf == 99 {
-				paid = bid
-				continue
-			}
+	wins := func(bid uint64) bool {
+		entries := []auction.Entry{{Leaf: 99, Rank: rankOf(99, 0), Options: []auction.Option{{Quantity: 1, Rate: money.Rate(bid)}}}}
+		for i, v := range rivals {
+			entries = append(entries, auction.Entry{Leaf: uint32(i), Rank: rankOf(uint32(i), 0), Options: []auction.Option{{Quantity: 1, Rate: money.Rate(v)}}})
 		}
-		posted += bid
+		return clearing(t, auction.Rules{K: 1, Mode: auction.First}, entries).Wins[0].Leaf == 99
 	}
-	return paid, posted
+	rung := func(n int) uint64 { return top * uint64(n) / uint64(rungs) }
+	lowest := 1 + sort.Search(rungs-1, func(i int) bool { return wins(rung(i + 1)) })
+	for n := 1; n <= rungs; n++ {
+		if n != lowest {
+			posted += rung(n)
+		}
+	}
+	return rung(lowest), posted
 }
