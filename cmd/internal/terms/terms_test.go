@@ -173,13 +173,32 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestLies: each lie by one micro-unit or one byte is found from the file alone, and the record is named.
-func TestLies(t *testing.T) {
-	for name, c := range map[string]struct {
-		lie            func(w *trade, f *proof.File)
-		result, record string
-		says           string // part of the detail
-	}{
+// lie is what somebody did to a file, and what a check says of it.
+type lie struct {
+	tell           func(w *trade, f *proof.File)
+	result, record string
+	says           string // part of the detail
+}
+
+// found checks that each lie is found from the file alone, and the record named.
+func found(t *testing.T, lies map[string]lie) {
+	t.Helper()
+	for name, c := range lies {
+		t.Run(name, func(t *testing.T) {
+			w := newTrade(t)
+			f := w.prove(w.provider)
+			c.tell(w, &f)
+			v := terms.Check(encode(t, f))
+			if v.Result != c.result || v.Record != c.record || !strings.Contains(v.Detail, c.says) {
+				t.Errorf("%s, %q: %s; want %s, %q: %s", v.Result, v.Record, v.Detail, c.result, c.record, c.says)
+			}
+		})
+	}
+}
+
+// TestContradictions: a micro-unit between what was offered, ordered, vouched and ended is found.
+func TestContradictions(t *testing.T) {
+	found(t, map[string]lie{
 		"voucher at one micro-unit less than was agreed": {func(w *trade, f *proof.File) {
 			w.accept.Rate++
 			w.order(w.accept)
@@ -216,6 +235,12 @@ func TestLies(t *testing.T) {
 			w.order(w.accept)
 			*f = w.prove(w.provider)
 		}, proof.Forged, "accept", "in another unit"},
+	})
+}
+
+// TestForgeries: a byte of a signed record, a second voucher of one sequence and a second head are found.
+func TestForgeries(t *testing.T) {
+	found(t, map[string]lie{
 		"a byte of the receipt": {func(_ *trade, f *proof.File) {
 			f.Receipt = bytes.Clone(f.Receipt)
 			f.Receipt[len(f.Receipt)-1] ^= 1
@@ -242,17 +267,7 @@ func TestLies(t *testing.T) {
 			must(w.t, err)
 			f.Entries = nil
 		}, proof.Forged, "checkpoint in receipt", "signed two histories of its log"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newTrade(t)
-			f := w.prove(w.provider)
-			c.lie(w, &f)
-			v := terms.Check(encode(t, f))
-			if v.Result != c.result || v.Record != c.record || !strings.Contains(v.Detail, c.says) {
-				t.Errorf("%s, %q: %s; want %s, %q: %s", v.Result, v.Record, v.Detail, c.result, c.record, c.says)
-			}
-		})
-	}
+	})
 }
 
 // TestUnequalEnd: an end over the vouchers proves nothing owed, one below them caps what the provider may ask for.
