@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpufair/gpufair/ledger/history"
 	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
 
@@ -87,6 +88,35 @@ func TestCosignedAhead(t *testing.T) {
 	p.provider.update(func(tx *Tx) error { return tx.KeepCosigned(p.renter.dev.Peer(), ended) })
 	if w := p.provider.shown(p.renter); w.Cosigned != 0 {
 		t.Errorf("a head of an ended epoch was kept: %+v", w)
+	}
+}
+
+// TestOlderCosignature: one that comes late does not take the place of a newer one.
+func TestOlderCosignature(t *testing.T) {
+	p := newPair(t)
+	lane := p.sell(1, 0)
+	var notes [][]byte
+	for i := range money.Micro(2) {
+		p.pay(lane, 100*(i+1))
+		p.provider.view(func(r *Reader) error {
+			head, err := r.Checkpoint()
+			must(t, err)
+			for _, at := range []int64{1_800_000_000, 1_800_000_060} {
+				note, err := history.Cosign(head, p.provider.dev.Peer(), p.renter.dev.Peer(), time.Unix(at, 0), p.renter.dev.SignCosignature)
+				must(t, err)
+				notes = append(notes, note)
+			}
+			return nil
+		})
+	}
+	for _, i := range []int{1, 0, 3, 2, 1} {
+		p.provider.update(func(tx *Tx) error { return tx.KeepCosigned(p.renter.dev.Peer(), notes[i]) })
+		if w := p.provider.shown(p.renter); w.CosignedAt.Unix() != 1_800_000_060 {
+			t.Errorf("after note %d: %+v", i, w)
+		}
+	}
+	if w := p.provider.shown(p.renter); w.Cosigned != 2 {
+		t.Errorf("%+v", w)
 	}
 }
 
