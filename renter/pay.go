@@ -93,6 +93,10 @@ func (j *job) pay(ctx context.Context, b work.Beat, interval *books.Interval) ([
 		}
 		return errors.Join(err, j.keepEvidence(tx, interval, seq))
 	})
+	if unsure(err) {
+		j.log.Info("not paying yet", "err", err)
+		return nil, nil
+	}
 	if err == nil {
 		j.ev.wait = nil
 	}
@@ -237,9 +241,14 @@ func (j *job) closeLane(tx *books.Tx, r *record, c closing) error {
 	if final > lane.Amount {
 		if unreceipted(lane) || lane.Frozen() {
 			final = lane.Amount
-		} else if _, err := tx.SignVoucher(j.lane(), final, c.segments); err != nil {
+		} else if _, err := tx.SignVoucher(j.lane(), final, c.segments); unsure(err) {
+			final = lane.Amount // what was signed before the ledger was restored comes back from the provider
+		} else if err != nil {
 			return err
 		}
+	}
+	if final, err = restoredFinal(lane, r.End, final); err != nil {
+		return err
 	}
 	if r.End == nil {
 		final = max(final, lane.Amount, c.most) // signed is signed, unless the provider itself takes less
