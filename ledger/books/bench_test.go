@@ -181,16 +181,17 @@ func BenchmarkVerify(b *testing.B) {
 		}
 		checked, took = v.Checked, time.Since(start)
 	}
-	bare := signatures(b, r, checked)
+	bare, bareAll := signatures(b, r, checked, 1), signatures(b, r, checked, runtime.GOMAXPROCS(0))
 	b.ReportMetric(float64(r.size()), "entries")
 	b.ReportMetric(float64(checked), "signatures")
 	b.ReportMetric(took.Seconds(), "s/verify")
 	b.ReportMetric(bare.Seconds(), "s/signatures")
 	b.ReportMetric(took.Seconds()/bare.Seconds(), "x_signatures")
+	b.ReportMetric(took.Seconds()/bareAll.Seconds(), "x_signatures_on_all_cores")
 }
 
-// signatures is how long the bare checks of n signatures of the ledger's vouchers take, on as many cores as there are.
-func signatures(b *testing.B, p *party, n uint64) time.Duration {
+// signatures is how long the bare checks of n signatures of the ledger's vouchers take.
+func signatures(b *testing.B, p *party, n uint64, cores int) time.Duration {
 	var raws [][]byte
 	p.view(func(r *Reader) error {
 		for pair, err := range r.own.Iterate([]byte("v/"), nil) {
@@ -204,7 +205,6 @@ func signatures(b *testing.B, p *party, n uint64) time.Duration {
 		return nil
 	})
 	var all sync.WaitGroup
-	cores := runtime.GOMAXPROCS(0)
 	start := time.Now()
 	for c := range cores {
 		all.Go(func() {

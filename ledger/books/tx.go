@@ -22,6 +22,9 @@ type Reader struct {
 	txn *kv.Txn
 	own kv.Tx
 	at  int64 // Unix milliseconds by the wall clock: what is late is judged by it, and nothing else
+
+	// powers are the delegations that were opened before: their signatures cost as much as those of what names them.
+	powers map[wire.Hash]identity.Delegation
 }
 
 func newReader(b *Books, t *kv.Txn) *Reader {
@@ -241,6 +244,20 @@ func (t *Tx) KeepDelegation(envelope []byte) (identity.Delegation, wire.Hash, er
 
 // delegation gives a kept delegation.
 func (r *Reader) delegation(h wire.Hash) (identity.Delegation, error) {
+	if d, ok := r.powers[h]; ok {
+		return d, nil
+	}
+	d, err := r.openDelegation(h)
+	if err == nil {
+		if r.powers == nil {
+			r.powers = map[wire.Hash]identity.Delegation{}
+		}
+		r.powers[h] = d
+	}
+	return d, err
+}
+
+func (r *Reader) openDelegation(h wire.Hash) (identity.Delegation, error) {
 	if h == r.b.config.Device.DelegationHash() {
 		return identity.OpenDelegation(r.b.config.Device.Delegation())
 	}

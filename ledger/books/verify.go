@@ -332,24 +332,24 @@ func (a *audit) vouchers(name string, l Lane) error {
 	rules := voucher.Lane{Channel: l.Channel, Lane: l.Lane, Device: l.Device, Powers: powers, Proof: l.Proof}
 	var newest wire.Hash // the newest voucher's receipt
 	var receipts uint64
-	for p, err := range a.r.own.Iterate(key("v/", l.Lane[:], []byte("/")), nil) {
+	for o, err := range a.opened(l) {
 		if err != nil {
 			return err
 		}
-		v, err := voucher.Open(p.Value)
-		if err != nil {
-			return forged(fmt.Sprintf("voucher of %s", name), err)
+		v := o.v
+		if o.err != nil {
+			return forged(fmt.Sprintf("voucher of %s", name), o.err)
 		}
 		a.checked++
 		what := fmt.Sprintf("voucher %d of %s", v.Seq, name)
-		if string(p.Key) != string(voucherKey(l.Lane, v.Seq)) {
+		if string(o.key) != string(voucherKey(l.Lane, v.Seq)) {
 			return corrupt(what, "it is kept in another's place")
 		}
 		if _, err := rules.Next(v, func(uint64) []byte { return nil }); err != nil {
 			return forged(what, err)
 		}
 		rules.Last = &v
-		newest, err = a.receipt(what, l, v)
+		newest, err = a.receipt(what, l, o)
 		if err != nil {
 			return err
 		}
@@ -365,26 +365,6 @@ func (a *audit) vouchers(name string, l Lane) error {
 		return corrupt(name, "it is not at its newest voucher")
 	}
 	return nil
-}
-
-// receipt checks the receipt of a voucher and gives its hash, zero if there is none.
-func (a *audit) receipt(what string, l Lane, v voucher.Signed) (wire.Hash, error) {
-	b, err := a.r.Receipt(v.Hash)
-	if err != nil || b == nil {
-		return wire.Hash{}, err
-	}
-	got, err := voucher.OpenReceipt(b)
-	if err != nil {
-		return wire.Hash{}, forged("receipt of "+what, err)
-	}
-	a.checked++
-	if got.Voucher != v.Hash {
-		return wire.Hash{}, corrupt("receipt of "+what, "it is for another voucher")
-	}
-	if err := a.r.checkReceipt(l, got); err != nil {
-		return wire.Hash{}, forged("receipt of "+what, err)
-	}
-	return identity.Hash(b), nil
 }
 
 // rate computes the newest amount of a lane again: from the segments that were signed, if they are here.

@@ -270,8 +270,15 @@ func (t *Tx) RecordReceipt(envelope []byte) (Lane, error) {
 	return l, errors.Join(t.own.Set(receiptKey(r.Voucher), envelope), t.saveLane(&l), t.remember(head, r.Delegation))
 }
 
-// checkReceipt checks that r is by a device of the lane's provider.
+// checkReceipt checks that r is by a device of the lane's provider, with a checkpoint of that device's log.
 func (r *Reader) checkReceipt(l Lane, got voucher.Receipt) error {
+	if err := r.checkReceiptSigner(l, got); err != nil {
+		return err
+	}
+	return checkCheckpoint(got.Checkpoint, got.Device)
+}
+
+func (r *Reader) checkReceiptSigner(l Lane, got voucher.Receipt) error {
 	if got.Account != l.Channel.Provider {
 		return fmt.Errorf("%w: by account %s", identity.ErrSigner, got.Account.Short())
 	}
@@ -279,8 +286,5 @@ func (r *Reader) checkReceipt(l Lane, got voucher.Receipt) error {
 	if err != nil {
 		return err
 	}
-	if err := d.Allows(got.Header, identity.PowerProvide); err != nil {
-		return err
-	}
-	return checkCheckpoint(got.Checkpoint, got.Device)
+	return d.Allows(got.Header, identity.PowerProvide)
 }
