@@ -110,8 +110,13 @@ func ReadOutbid(raw []byte) (Outbid, SpotBid, error) {
 }
 
 // CheckOutbid judges, for the incumbent whose newest bid is own, a notice by the seller of its lease: the challenger bids for the same
-// lot, in the same unit, and enough. The error is a [reason.Error]; the notice is then none.
-func CheckOutbid(o Outbid, challenger, own SpotBid) error {
+// lot, in the same unit, and enough. again says that this challenger gave notice before and was answered, which leaves less time. The error
+// is a [reason.Error]; the notice is then none.
+func CheckOutbid(o Outbid, challenger, own SpotBid, again bool) error {
+	least := SpotNotice
+	if again {
+		least = SpotAnswer
+	}
 	switch {
 	case o.Account != own.Provider || o.Lease != own.ID():
 		return reason.Errorf(reason.LeaseInvalid, "the notice is by another seller or for another lease")
@@ -119,8 +124,8 @@ func CheckOutbid(o Outbid, challenger, own SpotBid) error {
 		return reason.Errorf(reason.LeaseInvalid, "the challenger bids for something else")
 	case challenger.Account == own.Account:
 		return reason.Errorf(reason.LeaseInvalid, "the challenger is the same account")
-	case millis(o.Notice)*1000 < SpotNotice:
-		return reason.Errorf(reason.LeaseInvalid, "%d s of notice, it is %.0f at least", o.Notice, SpotNotice.Seconds())
+	case millis(o.Notice)*1000 < least:
+		return reason.Errorf(reason.LeaseInvalid, "%d s of notice, it is %.0f at least", o.Notice, least.Seconds())
 	case challenger.Rate < ToBeat(own.Rate):
 		return reason.Errorf(reason.RaiseTooSmall, "it bids %v, %v beats %v", challenger.Rate, ToBeat(own.Rate), own.Rate)
 	}

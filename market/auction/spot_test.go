@@ -209,10 +209,17 @@ func TestOutbidIsChecked(t *testing.T) {
 		s := spotBid(b, seller, 210_000)
 		o := auction.Outbid{Header: seller.Header(auction.Version), Delegation: seller.DelegationHash(), Lease: own.ID(), Notice: 60}
 		c.spoil(&o, &s)
-		err := auction.CheckOutbid(o, s, own)
+		err := auction.CheckOutbid(o, s, own, false)
 		if (err == nil) != (c.want == "") || (err != nil && !reason.Is(err, c.want)) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	short := auction.Outbid{Header: seller.Header(auction.Version), Lease: own.ID(), Notice: 15}
+	if err := auction.CheckOutbid(short, spotBid(b, seller, 210_000), own, true); err != nil {
+		t.Error("a second notice leaves 15 s:", err)
+	}
+	if short.Notice--; auction.CheckOutbid(short, spotBid(b, seller, 210_000), own, true) == nil {
+		t.Error("a second notice left less than 15 s")
 	}
 	raw := markettest.Seal(t, b, auction.DomainSpotBid, spotBid(b, seller, 210_000))
 	notice := auction.Outbid{Header: seller.Header(auction.Version), Delegation: seller.DelegationHash(), Lease: own.ID(), Challenger: raw, Notice: 60}
