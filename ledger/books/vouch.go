@@ -98,7 +98,7 @@ func (t *Tx) acceptVoucher(envelope []byte, evidence wire.Hash, exchange bool) (
 		return Accepted{}, err
 	}
 	receipt, err := t.receipt(&l, v, evidence)
-	return Accepted{Lane: l, Added: l.Owed() - was, Receipt: receipt}, errors.Join(err, t.remember(head, v.Delegation))
+	return Accepted{Lane: l, Added: l.Owed() - was, Receipt: receipt}, errors.Join(err, t.remember(head, v.Delegation), t.askAtEnd(l))
 }
 
 // rules gathers what the acceptance rules need of a lane.
@@ -267,7 +267,7 @@ func (t *Tx) RecordReceipt(envelope []byte) (Lane, error) {
 	if r.Voucher == l.Voucher {
 		l.Receipt = identity.Hash(envelope)
 	}
-	return l, errors.Join(t.own.Set(receiptKey(r.Voucher), envelope), t.saveLane(&l), t.remember(head, r.Delegation))
+	return l, errors.Join(t.own.Set(receiptKey(r.Voucher), envelope), t.saveLane(&l), t.remember(head, r.Delegation), t.askAtEnd(l))
 }
 
 // checkReceipt checks that r is by a device of the lane's provider, with a checkpoint of that device's log.

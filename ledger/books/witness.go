@@ -274,6 +274,14 @@ func (t *Tx) settler(note []byte, signer identity.Header, delegation wire.Hash) 
 	return t.remember(s, delegation)
 }
 
+// askAtEnd marks the same when a record comes for a lane that has ended: it may be the last.
+func (t *Tx) askAtEnd(l Lane) error {
+	if !l.Closed() {
+		return nil
+	}
+	return t.askAbout(l)
+}
+
 // askAbout marks that the other side of a lane is to be asked about its log soon. On the renter's side its device is that of the newest
 // receipt; without one there is nothing to ask about.
 func (t *Tx) askAbout(l Lane) error {

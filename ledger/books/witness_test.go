@@ -142,6 +142,16 @@ func TestDue(t *testing.T) {
 			t.Error("due again at once")
 		}
 	}
+	other := p.sell(2, 0)
+	late := p.promise(other, 100)
+	p.close(other, 100)
+	must(t, p.provider.ask(p.renter))
+	a, err := p.deliver(late)
+	must(t, err)
+	p.renter.update(func(tx *Tx) error { _, err := tx.RecordReceipt(a.Receipt); return err })
+	if !p.provider.due(p.renter, now) || !p.renter.due(p.provider, now) {
+		t.Error("not due after the last voucher of a lane that has ended")
+	}
 }
 
 // TestForkByRecords: whatever record brings the second head of one size, it is refused, the proof is kept for ever, and nothing of that
