@@ -273,7 +273,7 @@ func TestLyingPeer(t *testing.T) {
 	theirs := stranger.sell(1, 50)
 	stranger.pay(theirs, 10)
 	foreign, _ := stranger.provider.copies(stranger.renter, 9)
-	lanes, settled := p.provider.copies(p.renter, 9)
+	lanes, _ := p.provider.copies(p.renter, 9)
 	at := func(lane byte) LaneCopy {
 		i := slices.IndexFunc(lanes, func(c LaneCopy) bool {
 			v, err := voucher.Open(c.Vouchers[0])
@@ -326,9 +326,20 @@ func TestLyingPeer(t *testing.T) {
 		}
 		r.verified(ResultOK)
 	}
+}
+
+// TestPeerKeepsBack: an older voucher takes nothing away, and a settlement with one signature twice is none.
+func TestPeerKeepsBack(t *testing.T) {
+	p, old := life(t)
+	lanes, settled := p.provider.copies(p.renter, 9)
 	r := old.renter.restored(old.renter.engine, time.Unix(1_900_000_000, 0))
-	older := with(at(1), func(c *LaneCopy) { c.Vouchers, c.Receipt = c.Vouchers[:1], nil })
-	r.update(func(tx *Tx) error { _, err := tx.AdoptLane(p.provider.Self(), older); return err })
+	for _, c := range lanes {
+		if v, err := voucher.Open(c.Vouchers[0]); err != nil || v.Lane != (ledger.Lane{1}) {
+			continue
+		}
+		c.Vouchers, c.Receipt = c.Vouchers[:1], nil
+		r.update(func(tx *Tx) error { _, err := tx.AdoptLane(p.provider.Self(), c); return err })
+	}
 	if a := r.account(ledger.AsRenter, p.provider); a.Owed != 390 {
 		t.Errorf("an older voucher: %d owed, want the 390 of the backup", a.Owed)
 	}

@@ -196,66 +196,63 @@ func TestRestoreRefuses(t *testing.T) {
 	h.owes(300, 3)
 }
 
+// loss is a way to lose a ledger of four leases and their jobs.
+type loss struct {
+	lose     func(h home)
+	unopened bool   // the store can't be opened
+	from     string // empty: the next start needs no help
+	owed     int64
+	jobs     int
+}
+
+func (h home) ledgerFile(parts ...string) string {
+	return filepath.Join(append([]string{StoreDir(h.state)}, parts...)...)
+}
+
+// first changes the first record under a prefix.
+func (h home) first(prefix string, f func([]byte)) {
+	h.change(func(own kv.Tx) error {
+		for p, err := range own.Iterate([]byte(prefix), nil) {
+			if err != nil {
+				return err
+			}
+			f(p.Value)
+			return own.Set(p.Key, p.Value)
+		}
+		return nil
+	})
+}
+
+var losses = map[string]loss{
+	"all deleted but the mark":     {lose: func(h home) { must(h.t, os.RemoveAll(h.ledgerFile())) }, from: FromStore},
+	"store deleted, journal whole": {lose: func(h home) { must(h.t, os.RemoveAll(h.ledgerFile("badger"))) }, owed: 400, jobs: 4},
+	"store and journal deleted": {lose: func(h home) {
+		must(h.t, errors.Join(os.RemoveAll(h.ledgerFile("badger")), os.Remove(h.ledgerFile("ledger", "journal"))))
+	}, from: FromStore},
+	"a table cut": {lose: func(h home) {
+		list, err := filepath.Glob(h.ledgerFile("badger", "*.sst"))
+		if err != nil || len(list) == 0 {
+			h.t.Fatal("no table to cut", err)
+		}
+		must(h.t, os.Truncate(list[0], 3))
+	}, unopened: true, from: FromNothing, owed: 400, jobs: 4},
+	"a record changed": {lose: func(h home) { h.first("bal/", func(v []byte) { v[7] ^= 1 }) }, from: FromRecords, owed: 400, jobs: 4},
+	"an entry lost": {lose: func(h home) {
+		h.change(func(own kv.Tx) error { return own.Delete([]byte("e/\x00\x00\x00\x00\x00\x00\x00\x01")) })
+	}, from: FromRecords, owed: 400, jobs: 4},
+	"a voucher changed": {lose: func(h home) { h.first("v/", func(v []byte) { v[len(v)-1] ^= 1 }) }, from: FromRecords, owed: 300, jobs: 4},
+}
+
 // TestRecover: every way to lose a ledger is seen at the start and has a way out.
 func TestRecover(t *testing.T) {
-	for name, c := range map[string]struct {
-		lose     func(h home)
-		unopened bool // the store can't be opened
-		from     string
-		owed     int64
-		jobs     int
-	}{
-		"all deleted but the mark": {lose: func(h home) { must(h.t, os.RemoveAll(StoreDir(h.state))) }, from: FromStore},
-		"store deleted, journal whole": {
-			lose: func(h home) { must(h.t, os.RemoveAll(filepath.Join(StoreDir(h.state), "badger"))) }, from: "", owed: 400, jobs: 4,
-		},
-		"store and journal deleted": {lose: func(h home) {
-			must(h.t, os.RemoveAll(filepath.Join(StoreDir(h.state), "badger")))
-			must(h.t, os.Remove(filepath.Join(StoreDir(h.state), "ledger", "journal")))
-		}, from: FromStore},
-		"a table cut": {lose: func(h home) {
-			list, err := filepath.Glob(filepath.Join(StoreDir(h.state), "badger", "*.sst"))
-			must(h.t, err)
-			if len(list) == 0 {
-				h.t.Fatal("no table to cut")
-			}
-			must(h.t, os.Truncate(list[0], 3))
-		}, unopened: true, from: FromNothing, owed: 400, jobs: 4},
-		"a record changed": {lose: func(h home) {
-			h.change(func(own kv.Tx) error {
-				for p, err := range own.Iterate([]byte("bal/"), nil) {
-					if err != nil {
-						return err
-					}
-					p.Value[7] ^= 1
-					return own.Set(p.Key, p.Value)
-				}
-				return nil
-			})
-		}, from: FromRecords, owed: 400, jobs: 4},
-		"an entry lost": {lose: func(h home) {
-			h.change(func(own kv.Tx) error { return own.Delete([]byte("e/\x00\x00\x00\x00\x00\x00\x00\x01")) })
-		}, from: FromRecords, owed: 400, jobs: 4},
-		"a voucher changed": {lose: func(h home) {
-			h.change(func(own kv.Tx) error {
-				for p, err := range own.Iterate([]byte("v/"), nil) {
-					if err != nil {
-						return err
-					}
-					p.Value[len(p.Value)-1] ^= 1
-					return own.Set(p.Key, p.Value)
-				}
-				return nil
-			})
-		}, from: FromRecords, owed: 300, jobs: 4},
-	} {
+	for name, c := range losses {
 		t.Run(name, func(t *testing.T) {
 			h := newHome(t)
 			b, _, stop := h.open()
 			h.rent(b, 0, 4)
 			stop()
 			c.lose(h)
-			if c.from == "" { // the journal alone is enough
+			if c.from == "" {
 				h.owes(c.owed, c.jobs)
 				return
 			}
