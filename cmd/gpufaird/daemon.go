@@ -159,6 +159,7 @@ func (d *daemon) register(ctx context.Context) {
 // operations are the owner's local API. Those of a zero daemon can be described, but not called.
 func (d *daemon) operations(a huma.API) {
 	d.Operations(a, wire.Agent{PeerOf: d.agent.PeerOf, Origin: d.origin, Records: d.agent.Records, Checks: d.checks})
+	control.RegisterEarnings(a, d.earnings)
 	control.Register(a, d.agent, d.money, control.Program{Version: cli.ThisBuild().Version, Since: d.Since, Reload: d.reload})
 }
 
