@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,8 +14,10 @@ import (
 	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/ledger/history"
 	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/meter"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/settle"
+	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/libp2p"
@@ -54,11 +57,16 @@ func TestWitnessRuns(t *testing.T) {
 		n.Heal(renter.dev.Peer(), provider.dev.Peer())
 		n.Mesh()
 		after(time.Minute, 12, "when it is back")
+		var asked atomic.Int32
 		renter.net.Handle(witnessProtocol, settle.WitnessLimits(), p2p.Answer(1<<16, func(context.Context, identity.PeerID, settle.Heads) (settle.Heads, error) {
+			asked.Add(1)
 			return settle.Heads{}, p2p.Errorf(p2p.KindBusy, "later")
 		}))
 		voucherFor(renter, provider, 2, 50, 60)
 		after(time.Hour, 12, "while the peer is busy")
+		if n := asked.Load(); n < 2 || n > 8 {
+			t.Errorf("a busy peer was asked %d times in an hour", n)
+		}
 		renter.net.Handle(witnessProtocol, settle.WitnessLimits(), renter.Handler())
 		after(2*time.Hour, 14, "when the peer has time")
 		cancel()
@@ -93,6 +101,47 @@ func TestRestoredOlderIsToldAtOnce(t *testing.T) {
 			must(t, <-ended)
 		})
 	}
+}
+
+// A rewritten ledger that asks is caught as well: what it learns of its own former heads it answers with its own signature.
+func TestRewrittenPastAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, renter, provider := twoKeepers(t)
+		must(t, provider.Ask(t.Context(), renter.dev.Peer()))
+		renter.net.(*p2ptest.Node).Close()
+		forger := newKeeper(t, n.Join(renter.dev), renter.dev, &kv.Memory{}, t.TempDir())
+		n.Mesh()
+		shill := fresh(t, n)
+		openLane(forger, shill, 2)
+		voucherFor(forger, shill, 2, 1, 2, 3, 4)
+		o := books.Opening{Channel: forger.books.Channel(provider.dev.Account(), money.Credit), Lane: ledger.Lane{1}, Rate: 3_600_000, Devices: 1}
+		forger.update(func(tx *books.Tx) error { // of its dealings with the provider it keeps a receipt that it likes
+			if _, err := tx.Promise(o); err != nil {
+				return err
+			}
+			v, err := tx.SignVoucher(o.Lane, 1, []meter.Segment{{Rate: 3_600_000, Devices: 1, Ms: 1}})
+			if err != nil {
+				return err
+			}
+			if _, _, err := tx.KeepDelegation(provider.dev.Delegation()); err != nil {
+				return err
+			}
+			var head []byte
+			must(t, provider.books.View(t.Context(), func(r *books.Reader) (err error) { head, err = r.Checkpoint(); return err }))
+			r, err := voucher.SignReceipt(provider.dev, voucher.Receipt{Voucher: identity.Hash(v), Checkpoint: head})
+			if err != nil {
+				return err
+			}
+			_, err = tx.RecordReceipt(r)
+			return err
+		})
+		if err := forger.Ask(t.Context(), provider.dev.Peer()); !errors.Is(err, books.ErrBehind) {
+			t.Error(err)
+		}
+		if w := provider.about(forger); w.Fork == nil || w.Fork.Entries != 3 {
+			t.Errorf("%+v", w)
+		}
+	})
 }
 
 // A cosignature of a head that this ledger does not have tells it so, too.
