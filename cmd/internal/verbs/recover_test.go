@@ -1,0 +1,65 @@
+package verbs
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/ledger/statement"
+	"github.com/gpufair/gpufair/p2p/local"
+)
+
+// TestRecoverVerb: who has not answered is said, and the exit code with it.
+func TestRecoverVerb(t *testing.T) {
+	done := statement.Recovery{Epoch: 9, Restored: time.Now(), Asked: []statement.Recovered{{Account: "gfa", Result: statement.Found, Leases: 2}}}
+	waiting := done
+	waiting.Waiting = []statement.Waiting{{Account: "gfbcdefghijklm", Leases: 3}}
+	for name, c := range map[string]struct {
+		answer any
+		code   cli.ExitCode
+		says   string
+	}{
+		"all answered":   {done, cli.ExitOK, "everybody has answered"},
+		"one has not":    {waiting, cli.ExitBehind, "3 unsure leases"},
+		"never restored": {statement.Recovery{Epoch: 1}, cli.ExitOK, "never restored"},
+	} {
+		mux := http.NewServeMux()
+		mux.HandleFunc("POST /v1/ledger/recover", answer(c.answer))
+		code, out, errs := verb(t, mux, "ledger", "recover")
+		if code != c.code || !strings.Contains(out+errs, c.says) {
+			t.Errorf("%s: %d\n%s%s", name, code, out, errs)
+		}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/ledger/recover/gfa/forget", answer(done))
+	if code, _, errs := verb(t, mux, "ledger", "recover", "--forget", "gfa"); code != cli.ExitOK {
+		t.Errorf("forget: %d %s", code, errs)
+	}
+	mux = http.NewServeMux()
+	mux.HandleFunc("POST /v1/ledger/recover", refuse(local.Error{Status: 409, Detail: "read-only", Next: "stop it"}))
+	if code, _, errs := verb(t, mux, "ledger", "recover"); code != cli.ExitRefused || !strings.Contains(errs, "next: stop it") {
+		t.Errorf("read-only: %d %s", code, errs)
+	}
+}
+
+// TestBackupVerb: what the daemon sends counts only if it is a whole backup.
+func TestBackupVerb(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ledger.backup")
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/ledger/backup", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("gpufair backup 1\nhalf of it")) })
+	code, _, errs := verb(t, mux, "ledger", "backup", file)
+	if code != cli.ExitFailure || !strings.Contains(errs, "next:") {
+		t.Errorf("half a backup: %d %s", code, errs)
+	}
+	list, err := os.ReadDir(filepath.Dir(file))
+	if err != nil || len(list) != 0 {
+		t.Errorf("left: %v, %v", list, err)
+	}
+	if code, _, errs := verb(t, mux, "ledger", "restore", file); code == cli.ExitOK || !strings.Contains(errs, "next:") {
+		t.Errorf("restore of nothing: %d %s", code, errs)
+	}
+}
