@@ -31,12 +31,12 @@ type Identity struct {
 	Serial  uint64   `json:"serial" doc:"of this device's delegation"`
 	Cap     string   `json:"cap" doc:"the most that one lease signed by this device may reach"`
 	// AccountKey is false on a PC that was linked: what needs the account's key is done on the PC that has it.
-	AccountKey bool     `json:"account_key" doc:"the account's key is on this PC"`
-	Devices    []Device `json:"devices" doc:"devices of the account that this PC knows of, its own first"`
+	AccountKey bool            `json:"account_key" doc:"the account's key is on this PC"`
+	Devices    []AccountDevice `json:"devices" doc:"devices of the account that this PC knows of, its own first"`
 }
 
-// Device is a device of an account, as the PC with the account's key knows it.
-type Device struct {
+// AccountDevice is a device of an account, as the PC with the account's key knows it.
+type AccountDevice struct {
 	Peer    string     `json:"peer" doc:"libp2p peer id"`
 	This    bool       `json:"this" doc:"it is this PC"`
 	Serial  uint64     `json:"serial,omitempty" doc:"of its newest delegation that this PC knows"`
@@ -48,11 +48,11 @@ type Device struct {
 
 // Link is what `identity link` prints: one of request and grant, or neither on the PC that was linked.
 type Link struct {
-	Request string    `json:"request,omitempty" doc:"for the PC that has the account's key"`
-	Grant   string    `json:"grant,omitempty" doc:"for the PC that asked"`
-	Device  *Device   `json:"device,omitempty" doc:"whom the grant is for"`
-	Linked  *Identity `json:"linked,omitempty" doc:"who this PC is from now on"`
-	Peer    string    `json:"peer,omitempty" doc:"libp2p peer id of the device that asks"`
+	Request string         `json:"request,omitempty" doc:"for the PC that has the account's key"`
+	Grant   string         `json:"grant,omitempty" doc:"for the PC that asked"`
+	Device  *AccountDevice `json:"device,omitempty" doc:"whom the grant is for"`
+	Linked  *Identity      `json:"linked,omitempty" doc:"who this PC is from now on"`
+	Peer    string         `json:"peer,omitempty" doc:"libp2p peer id of the device that asks"`
 }
 
 // InviteRequest asks for an invite.

@@ -86,7 +86,7 @@ func (d *Daemon) printIdentity(v local.Identity) error {
 	return t.Print()
 }
 
-func deviceState(one local.Device) string {
+func deviceState(one local.AccountDevice) string {
 	switch {
 	case one.Revoked && one.Since != nil:
 		return "revoked " + one.Since.Local().Format(time.DateTime)

@@ -42,7 +42,7 @@ func Describe(dev *identity.Device, dir string) (local.Identity, error) {
 	}
 	v := local.Identity{
 		Account: dev.Account().String(), Peer: dev.Peer().String(), Powers: d.Powers.String(), Serial: d.Serial, Cap: capText(d), Dir: dir,
-		Addrs: []string{}, Devices: []local.Device{},
+		Addrs: []string{}, Devices: []local.AccountDevice{},
 	}
 	if v.AccountKey, err = identity.HasAccountKey(dir); err != nil {
 		return v, err
@@ -55,8 +55,8 @@ func Describe(dev *identity.Device, dir string) (local.Identity, error) {
 }
 
 // DescribeDevice says what is known of a device of the account.
-func DescribeDevice(k identity.Known) local.Device {
-	v := local.Device{Peer: k.Device.String(), This: k.This, Revoked: k.Revoked()}
+func DescribeDevice(k identity.Known) local.AccountDevice {
+	v := local.AccountDevice{Peer: k.Device.String(), This: k.This, Revoked: k.Revoked()}
 	if d := k.Delegation; d != nil {
 		v.Serial, v.Powers, v.Cap = d.Serial, d.Powers.String(), capText(*d)
 	}
