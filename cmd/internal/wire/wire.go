@@ -227,6 +227,9 @@ func (b *Base) openTalk(ctx context.Context) error {
 	if err := b.openRecovery(); err != nil {
 		return err
 	}
+	if err := b.openNet(); err != nil {
+		return err
+	}
 	return b.openClaims()
 }
 
