@@ -13,8 +13,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpufair/gpufair/ledger"
@@ -154,9 +156,15 @@ func copySparse(from, to string) error {
 		return err
 	}
 	block, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
-	at := int64(0)
-	for {
-		n, rerr := io.ReadFull(in, block)
+	info, err := in.Stat()
+	if err != nil {
+		return errors.Join(err, out.Close())
+	}
+	for at := int64(0); ; {
+		n, rerr := 0, io.EOF
+		if at = nextData(in, at, info.Size()); at < info.Size() {
+			n, rerr = in.ReadAt(block, at)
+		}
 		if n > 0 && !bytes.Equal(block[:n], zeros[:n]) {
 			if _, err := out.WriteAt(block[:n], at); err != nil {
 				return errors.Join(err, out.Close())
@@ -164,12 +172,28 @@ func copySparse(from, to string) error {
 		}
 		at += int64(n)
 		if rerr != nil {
-			if errors.Is(rerr, io.EOF) || errors.Is(rerr, io.ErrUnexpectedEOF) {
+			if errors.Is(rerr, io.EOF) {
 				rerr = nil
 			}
-			return errors.Join(rerr, out.Truncate(at), out.Close())
+			return errors.Join(rerr, out.Truncate(max(at, info.Size())), out.Close())
 		}
 	}
+}
+
+// nextData is where the next bytes of a file may be that are no hole.
+func nextData(f *os.File, at, size int64) int64 {
+	const seekData = 3 // on Linux; holes are read as zeros elsewhere
+	if runtime.GOOS != "linux" || at >= size {
+		return at
+	}
+	next, err := f.Seek(at, seekData)
+	if errors.Is(err, syscall.ENXIO) {
+		return size
+	}
+	if err != nil {
+		return at
+	}
+	return next
 }
 
 // extent is a file with its length and the part of it that is used: what is behind has zeros only.

@@ -32,7 +32,7 @@ func TestSoakKills(t *testing.T) {
 			kills++
 		}
 		if kills%200 < 2 && victim == 2 {
-			p.check(t, to)
+			t.Logf("%d kills, %d vouchers", kills, p.check(t, to))
 		}
 		if victim != 0 {
 			provider = start(t, "provider", p.provider, socket, to)
