@@ -91,8 +91,10 @@ func life(t *testing.T) (p pairOf, old pairOf) {
 	p.pay(done, 250)
 	p.close(done, 250)
 	p.pay(open, 40)
-	old = pairOf{&party{Books: p.renter.Books, tb: t, dev: p.renter.dev, engine: copyEngine(t, p.renter.engine)},
-		&party{Books: p.provider.Books, tb: t, dev: p.provider.dev, engine: copyEngine(t, p.provider.engine)}}
+	old = pairOf{
+		&party{Books: p.renter.Books, tb: t, dev: p.renter.dev, engine: copyEngine(t, p.renter.engine)},
+		&party{Books: p.provider.Books, tb: t, dev: p.provider.dev, engine: copyEngine(t, p.provider.engine)},
+	}
 	p.pay(kept, 700)
 	p.settle(p.renter, p.provider, 600, "invoice 1")
 	p.pay(open, 90)
