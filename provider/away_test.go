@@ -151,15 +151,21 @@ func TestAllowanceIsCredit(t *testing.T) {
 
 // A release that arrives after an absence takes nothing back of what ran under the allowance, whether or not its lease is still known.
 func TestReleaseAfterAway(t *testing.T) {
-	for _, late := range []bool{false, true} {
+	for _, late := range []string{"", "ended", "wiped"} {
 		bubble(t, func(t *testing.T, r *rig) {
 			k := r.leaves(300_000, time.Hour)
 			beat, paid := k.look().rec.Beat, k.look().rec.Vouchered
 			time.Sleep(4 * time.Minute)
 			want := "stopped_renter"
-			if late {
+			if late != "" {
 				r.await(k.id, work.Ended, 10*time.Minute)
 				want = "renter_gone"
+			}
+			if late == "wiped" {
+				r.over(k.id, want)
+				_, err := r.ask(work.Ask{Lease: k.id, Action: work.ActFetched})
+				must(t, err)
+				<-k.done
 			}
 			release := market.Release{
 				Header: r.renter.Header(market.Version), Delegation: r.renter.DelegationHash(), Lease: k.id, Charge: paid, Beat: min(beat, 8),
@@ -168,7 +174,7 @@ func TestReleaseAfterAway(t *testing.T) {
 			_, err := r.ask(work.Ask{Lease: k.id, Action: work.ActRelease, Signed: r.sign(market.DomainRelease, release)})
 			must(t, err)
 			if rec := r.over(k.id, want); rec.Charge < 255_000 || rec.Charge > 300_000 {
-				t.Errorf("late %v: charged %v, %v was paid", late, rec.Charge, paid)
+				t.Errorf("late %q: charged %v, %v was paid", late, rec.Charge, paid)
 			}
 		})
 	}
