@@ -128,10 +128,10 @@ func TestNetCrash(t *testing.T) {
 	outcomes := map[bool]int{}
 	for _, amounts := range [][]money.Micro{{1000, 700, 900}, {500, 500, 400, 900, 600}} {
 		for victim := range amounts {
-			if len(amounts) == 5 && victim%2 == 1 {
+			if len(amounts) == 5 && victim != 0 && victim != 2 {
 				continue
 			}
-			for steps, died := 1, true; died; steps += 1 + len(amounts)/4 {
+			for steps, died := 1, true; died; steps += len(amounts) - 2 {
 				synctest.Test(t, func(t *testing.T) {
 					cleared := false
 					died, cleared = crash(t, amounts, victim, steps)
@@ -140,7 +140,7 @@ func TestNetCrash(t *testing.T) {
 			}
 		}
 	}
-	if outcomes[true] < 5 || outcomes[false] < 5 {
+	if outcomes[true] < 3 || outcomes[false] < 3 {
 		t.Errorf("cleared or not: %v", outcomes)
 	}
 	t.Logf("cleared or not: %v", outcomes)
