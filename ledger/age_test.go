@@ -66,7 +66,10 @@ func TestUnpaidIsFIFO(t *testing.T) {
 func TestAgeOf(t *testing.T) {
 	now := 200 * dayMs
 	got, err := ledger.AgeOf([]ledger.Debt{
-		{Amount: 1, Since: 7, Due: now - 100*dayMs}, {Amount: 2, Since: 9, Due: now - 5*dayMs}, {Amount: 4, Due: now - 5*dayMs}, {Amount: 8, Due: now},
+		{Amount: 1, Since: 7, Due: now - 100*dayMs},
+		{Amount: 2, Since: 9, Due: now - 5*dayMs},
+		{Amount: 4, Due: now - 5*dayMs},
+		{Amount: 8, Due: now},
 		{Amount: 16},
 	}, now)
 	want := ledger.Ageing{Owed: 31, Since: 7, Due: now - 100*dayMs}

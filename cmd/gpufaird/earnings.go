@@ -167,7 +167,8 @@ func chart(e api.Earnings) []byte {
 		name, colour string
 		of           func(api.Earned) string
 	}{
-		{"settled", "#2a7f4f", func(r api.Earned) string { return r.Settled }}, {"open", "#e0a030", func(r api.Earned) string { return r.Open }},
+		{"settled", "#2a7f4f", func(r api.Earned) string { return r.Settled }},
+		{"open", "#e0a030", func(r api.Earned) string { return r.Open }},
 		{"written off", "#b03a3a", func(r api.Earned) string { return r.WrittenOff }},
 	}
 	for i, p := range parts {

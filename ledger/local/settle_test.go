@@ -59,7 +59,7 @@ func TestSettleCountsWhatWaits(t *testing.T) {
 	check(statement.SettleRequest{}, 0, "nothing is owed")
 	lane := ledger.Lane{1}
 	update(func(tx *books.Tx) error {
-		_, err := tx.Promise(books.Opening{Channel: c, Lane: lane, Rate: 1_000_000, Devices: 1, Hold: 500})
+		_, err := tx.Promise(books.Opening{Channel: d.Books.Channel(c.Provider, c.Unit), Lane: lane, Rate: 1_000_000, Devices: 1, Hold: 500})
 		return err
 	})
 	update(func(tx *books.Tx) error {

@@ -83,10 +83,14 @@ func (d *Daemon) owedTable(who string, list []statement.Debt, now time.Time) *cl
 		header string
 		amount func(statement.Debt) string
 	}{
-		{">NOT DUE", func(o statement.Debt) string { return o.NotDue }}, {">DUE NOW", func(o statement.Debt) string { return o.Due }},
-		{">1-30 D", func(o statement.Debt) string { return o.Overdue30 }}, {">31-60 D", func(o statement.Debt) string { return o.Overdue60 }},
-		{">61-90 D", func(o statement.Debt) string { return o.Overdue90 }}, {">OVER 90 D", func(o statement.Debt) string { return o.Overdue }},
-		{">PREPAID", func(o statement.Debt) string { return o.Prepaid }}, {">WRITTEN OFF", func(o statement.Debt) string { return o.WrittenOff }},
+		{">NOT DUE", func(o statement.Debt) string { return o.NotDue }},
+		{">DUE NOW", func(o statement.Debt) string { return o.Due }},
+		{">1-30 D", func(o statement.Debt) string { return o.Overdue30 }},
+		{">31-60 D", func(o statement.Debt) string { return o.Overdue60 }},
+		{">61-90 D", func(o statement.Debt) string { return o.Overdue90 }},
+		{">OVER 90 D", func(o statement.Debt) string { return o.Overdue }},
+		{">PREPAID", func(o statement.Debt) string { return o.Prepaid }},
+		{">WRITTEN OFF", func(o statement.Debt) string { return o.WrittenOff }},
 	} {
 		if slices.ContainsFunc(list, func(o statement.Debt) bool { return c.amount(o) != "0" }) {
 			columns = append(columns, column{c.header, func(o statement.Debt) any { return c.amount(o) }})

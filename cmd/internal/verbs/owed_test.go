@@ -99,7 +99,10 @@ func TestProofOfAnAccount(t *testing.T) {
 // TestDisputeUsage asks for nothing that the words do not say.
 func TestDisputeUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"3fa9"}, {"3fa9", "--amount", "1"}, {"3fa9", "--close"}, {"3fa9", "--close", "--amount", "1", "--reason", "x"},
+		{"3fa9"},
+		{"3fa9", "--amount", "1"},
+		{"3fa9", "--close"},
+		{"3fa9", "--close", "--amount", "1", "--reason", "x"},
 		{"3fa9", "--reason", "x", "--amount", "1"},
 	} {
 		if code, _, _ := verb(t, http.NewServeMux(), append([]string{"ledger", "dispute"}, args...)...); code != cli.ExitUsage {
