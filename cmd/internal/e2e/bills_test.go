@@ -99,6 +99,7 @@ func TestSettle(t *testing.T) {
 	both(int64(again) - int64(surplus))
 	sameMoney(t, o, r, s.id)
 	sameMoney(t, o, r, next.id)
+	cosigned(t, r.party, o.party)
 }
 
 // The provider's machine dies in the middle of a job: its renter is told in seconds, owes nothing after the last beat, has the output and
