@@ -105,6 +105,11 @@ func TestWitness(t *testing.T) {
 		return err
 	})
 	p.provider.reopen(true).verified(ResultOK) // all of it is in the journal, too
+	_, err := p.deliver(p.with(lane, claim(t, p.renter.dev, uint64(p.renter.Epoch()), 3, 1)))
+	must(t, err)
+	if w := p.provider.shown(p.renter); w.Seen != 0 {
+		t.Errorf("a head below the checked one is kept: %+v", w)
+	}
 }
 
 // TestDue: a peer is asked when its records have gone unchecked for long, and when a lane has ended.
@@ -267,9 +272,12 @@ func TestOutOfOrder(t *testing.T) {
 	lane := p.sell(1, 0)
 	p.pay(lane, 100)
 	epoch := uint64(p.renter.Epoch())
-	for _, size := range []uint64{40, 30, 20, 41} {
+	for _, size := range []uint64{40, 24, 30, 20, 41} {
 		_, err := p.deliver(p.with(lane, claim(t, p.renter.dev, epoch, size, byte(size))))
 		must(t, err)
+		if w := p.provider.shown(p.renter); w.Seen != max(40, size) {
+			t.Errorf("after a head of %d the largest seen is of %d", size, w.Seen)
+		}
 	}
 	if w := p.provider.shown(p.renter); w.Seen != 41 || w.Fork != nil {
 		t.Fatalf("%+v", w)
