@@ -38,9 +38,8 @@ func (a *audit) disputes() error {
 		return err
 	}
 	return a.r.eachStanding(func(role ledger.Role, u money.Unit, peer identity.AccountID, have Account) error {
-		k := string(accountKey(role, u, peer))
-		if have.DisputedUntil != until[k] {
-			return corrupt("account "+peer.String(), "its disputes are open until %d, it says %d", until[k], have.DisputedUntil)
+		if is := until[string(accountKey(role, u, peer))]; have.DisputedUntil != is {
+			return corrupt("account "+peer.String(), "its disputes are open until %d, it says %d", is, have.DisputedUntil)
 		}
 		return nil
 	})

@@ -19,7 +19,6 @@ import (
 type person struct {
 	t   testing.TB
 	key ed25519.PrivateKey
-	n   byte
 }
 
 func newPerson(t testing.TB) *person {
@@ -112,8 +111,10 @@ func TestRevokedDevice(t *testing.T) {
 		t.Fatalf("the provider counts %+v", a)
 	}
 	late, revocation := provider, p.revoke(laptopDevice.Peer(), 1)
-	if !learn(provider, revocation) || !learn(provider, revocation) {
-		t.Fatal("the revocation of a partner's device was not kept")
+	for range 2 { // the second time nothing is new
+		if !learn(provider, revocation) {
+			t.Fatal("the revocation of a partner's device was not kept")
+		}
 	}
 	if _, err := pay(laptop, late, lane, 4000); !errors.Is(err, identity.ErrRevoked) {
 		t.Errorf("a new voucher: %v", err)

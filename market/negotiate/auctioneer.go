@@ -2,6 +2,7 @@ package negotiate
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gpufair/gpufair/market"
@@ -125,11 +126,9 @@ func (a *Auctioneer) Transcript() auction.Transcript {
 
 // step moves to a stage that may follow.
 func (a *Auctioneer) step(to Stage) {
-	for _, s := range stages[a.stage] {
-		if s == to {
-			a.stage = to
-			return
-		}
+	if slices.Contains(stages[a.stage], to) {
+		a.stage = to
+		return
 	}
 }
 

@@ -155,13 +155,13 @@ func TestWords(t *testing.T) {
 		if v.Result != proof.OK || len(v.Attachments) != 4 || len(v.Rates) != 1 || v.Rates[0].Rate != "3.6" || v.Rates[0].Millis != ran {
 			t.Fatalf("%s's file: %+v", side, v)
 		}
-		said := ""
+		var said strings.Builder
 		for _, a := range v.Attachments {
-			said += a.Says + "\n"
+			said.WriteString(a.Says + "\n")
 		}
 		for _, want := range []string{"orders 1 of lot 2 at 3.6", "lets 1 device for", "(completed) at 0.06 in all for 1m0s of running, exit code 3", "the provider's offer"} {
-			if !strings.Contains(said, want) {
-				t.Errorf("%s's file does not say %q:\n%s", side, want, said)
+			if !strings.Contains(said.String(), want) {
+				t.Errorf("%s's file does not say %q:\n%s", side, want, said.String())
 			}
 		}
 		proven := strings.Join(v.Proven, "\n")

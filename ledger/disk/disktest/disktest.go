@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -131,9 +132,7 @@ func (d *Disk) Killed() *Disk {
 
 func clone(m map[string]*node) map[string]*node {
 	out := make(map[string]*node, len(m))
-	for k, v := range m {
-		out[k] = v
-	}
+	maps.Copy(out, m)
 	return out
 }
 
