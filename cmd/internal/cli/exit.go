@@ -23,7 +23,7 @@ const (
 	ExitNothing       ExitCode = 7   // nothing matches the query
 	ExitMoney         ExitCode = 8   // over the budget, no credit, or a hold that cannot be met
 	ExitSystem        ExitCode = 9   // this machine lacks something: root, containerd, a free port, disk
-	ExitBehind        ExitCode = 10  // ledger verify: sound, but older than what the peer holds
+	ExitBehind        ExitCode = 10  // ledger verify: sound, but older than what was signed
 	ExitCorrupt       ExitCode = 11  // ledger verify: bytes are damaged
 	ExitForged        ExitCode = 12  // ledger verify: a signature or a rule is broken
 	ExitUnhealthy     ExitCode = 13  // doctor, status: it runs, but something needs attention
@@ -44,7 +44,7 @@ var exitMeanings = map[ExitCode]string{
 	ExitNothing:       "nothing matches the query",
 	ExitMoney:         "over the budget, no credit, or a hold that cannot be met",
 	ExitSystem:        "this machine lacks something: root, containerd, a free port, disk",
-	ExitBehind:        "`ledger verify`: sound, but older than what the peer holds",
+	ExitBehind:        "`ledger verify`: sound, but older than what this device signed and a peer holds; `ledger recover`: somebody has not answered yet",
 	ExitCorrupt:       "`ledger verify`: bytes are damaged",
 	ExitForged:        "`ledger verify`: a signature or a rule is broken",
 	ExitUnhealthy:     "`doctor`, `status`: it runs, but something needs attention",
