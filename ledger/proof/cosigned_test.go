@@ -12,6 +12,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/history"
 	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/identity/identitytest"
 )
 
 // witness has one side check and cosign the other's log.
@@ -148,8 +149,7 @@ func TestForkFile(t *testing.T) {
 }
 
 func FuzzCheckFork(f *testing.F) {
-	_, _, dev, err := identity.Generate()
-	must(f, err)
+	dev := identitytest.NewParty(f, 1).Device // the same in every process of the fuzzer
 	raw, err := forkOf(f, dev).Encode()
 	must(f, err)
 	f.Add(raw)
