@@ -3,6 +3,7 @@ package renter
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,9 +16,9 @@ import (
 	"github.com/gpufair/gpufair/renter/control/api"
 )
 
-// allowing makes the owner take allowances, or refuse them.
-func (s *stranger) allowing(refuse error) (took *[]voucher.Allowance) {
-	took = new([]voucher.Allowance)
+// allowing makes the owner take allowances, or refuse them, and gives those that it took. The same one may be asked twice at once.
+func (s *stranger) allowing(refuse error) func() []voucher.Allowance {
+	var took []voucher.Allowance // guarded by s.mu
 	s.ask = func(ctx context.Context, a work.Ask) (work.Status, error, bool) {
 		if a.Action != work.ActAllow {
 			return work.Status{}, nil, false
@@ -26,14 +27,18 @@ func (s *stranger) allowing(refuse error) (took *[]voucher.Allowance) {
 			return work.Status{}, refuse, true
 		}
 		err := s.books.Update(ctx, func(tx *books.Tx) error { _, err := tx.Allow(a.Signed); return err })
-		if got, err := voucher.OpenAllowance(a.Signed); err == nil {
-			*took = append(*took, got)
-		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if got, err := voucher.OpenAllowance(a.Signed); err == nil {
+			took = append(took, got)
+		}
 		return s.told(), err, true
 	}
-	return took
+	return func() []voucher.Allowance {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return slices.Clone(took)
+	}
 }
 
 // parts cuts the two apart, as when a laptop is shut, and joins them again.
@@ -55,8 +60,8 @@ func TestAway(t *testing.T) {
 				r.runs(id)
 				time.Sleep(20 * time.Second)
 				must(t, r.agent.Away(t.Context(), id, api.AwayRequest{Seconds: 1200}))
-				if len(*took) == 0 || (*took)[0].Amount < 1_200_000 || (*took)[0].Amount > 1_230_000 {
-					t.Fatalf("the owner has %+v", *took)
+				if len(took()) == 0 || took()[0].Amount < 1_200_000 || took()[0].Amount > 1_230_000 {
+					t.Fatalf("the owner has %+v", took())
 				}
 				if restart {
 					r.stop()
@@ -132,8 +137,8 @@ func TestRunAway(t *testing.T) {
 				r.runs(id)
 				r.until("an answer", time.Minute, func() bool { return r.job(id).AllowTold })
 				v := r.agent.find(id).view().Away
-				if v == nil || !v.Told || (v.Refused == "") != (refused == nil) || len(*took) == 0 && refused == nil {
-					t.Fatalf("%+v, the owner has %v", v, *took)
+				if v == nil || !v.Told || (v.Refused == "") != (refused == nil) || len(took()) == 0 && refused == nil {
+					t.Fatalf("%+v, the owner has %v", v, took())
 				}
 				r.net.Partition(r.dev.Peer(), r.owner.dev.Peer())
 				time.Sleep(2 * time.Minute)
