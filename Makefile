@@ -35,8 +35,8 @@ deps: ## install what is missing (containerd, runc, gcc, OpenBLAS, hledger, bean
 demo: deps build ## the whole journey on this machine: two providers, a renter, a real job, a settlement
 	@$(GO) run ./cmd/internal/demo $(DEMOFLAGS)
 
-test: deps ## format, vet, lint, walls, fuzz smoke, and every test with the race detector
-	@.ci/test format vet fix tidy staticcheck walls clients fuzz race
+test: deps ## format, vet, lint, walls, and every test with the race detector, the seeds of the fuzz targets among them
+	@.ci/test format vet fix tidy staticcheck walls clients race
 
 lint: ## the first stages of `make test` only
 	@.ci/test format vet fix tidy staticcheck walls
@@ -51,10 +51,10 @@ cross: ## build the renter's program for six platforms into dist/
 bench: ## run the benchmarks and print the table of numbers to reach
 	@.ci/bench
 
-soak-short: ## the short form of the long tests: soak tests, property tests with many draws, longer fuzzing
-	@.ci/test soak properties fuzz-long
+soak-short: ## the short form of the long tests: soak tests, property tests with many draws, 5,000 inputs for each fuzz target
+	@.ci/test soak properties fuzz
 
-soak: ## the long form of the long tests, some hours: 1,000 kills, 200 power cuts, 5,500 flipped bytes, 10,000 random histories, fuzzing
+soak: ## the long form of the long tests, some hours: 1,000 kills, 200 power cuts, 5,500 flipped bytes, 10,000 random histories, 100,000 fuzzed inputs
 	@.ci/test soak-long properties-long fuzz-long
 
 install: build ## install the programs under PREFIX (/usr/local), below DESTDIR if that is set
