@@ -85,25 +85,25 @@ type Agent struct {
 	selling sync.Mutex      // one sale at a time: the first Accept wins
 
 	mu         sync.Mutex
-	conf       Config                             // guarded by mu
-	keepers    map[market.LeaseID]*keeper         // guarded by mu
-	found      []Device                           // guarded by mu; as listed last
-	passports  map[wire.Hash]benchmark.Passport   // guarded by mu; valid ones
-	rawPass    map[wire.Hash][]byte               // guarded by mu; sealed, by device
-	measuring  map[wire.Hash]string               // guarded by mu; device: step
-	unanswered map[identity.AccountID][]time.Time // guarded by mu; when leases were withdrawn unanswered
-	pause      pauseRecord                        // guarded by mu
-	sandbox    RuntimeInfo                        // guarded by mu; empty: the runtime does not answer
-	why        string                             // guarded by mu; why nothing is offered
-	refuses    string                             // guarded by mu; why the store takes no writes; empty: it does, or the ledger is read-only
-	news       chan struct{}                      // guarded by mu; closed at each change
-	wanted     map[market.LeaseID]string          // guarded by mu; digests of images that open leases name
-	removing   string                             // guarded by mu; digest of the image that is being removed
-	failed     map[wire.Hash]time.Time            // guarded by mu; when a device's measurement failed
-	yield      context.CancelFunc                 // guarded by mu; ends the agent's own measuring; nil: there is none
-	relist     chan struct{}                      // a reload may have named other devices
-	closed     bool                               // guarded by mu; Run is over: nothing is sold any more
-	keeping    sync.WaitGroup                     // keepers, and what runs beside them
+	conf       Config                           // guarded by mu
+	keepers    map[market.LeaseID]*keeper       // guarded by mu
+	found      []Device                         // guarded by mu; as listed last
+	passports  map[wire.Hash]benchmark.Passport // guarded by mu; valid ones
+	rawPass    map[wire.Hash][]byte             // guarded by mu; sealed, by device
+	measuring  map[wire.Hash]string             // guarded by mu; device: step
+	unanswered []unanswered                     // guarded by mu; oldest first
+	pause      pauseRecord                      // guarded by mu
+	sandbox    RuntimeInfo                      // guarded by mu; empty: the runtime does not answer
+	why        string                           // guarded by mu; why nothing is offered
+	refuses    string                           // guarded by mu; why the store takes no writes; empty: it does, or the ledger is read-only
+	news       chan struct{}                    // guarded by mu; closed at each change
+	wanted     map[market.LeaseID]string        // guarded by mu; digests of images that open leases name
+	removing   string                           // guarded by mu; digest of the image that is being removed
+	failed     map[wire.Hash]time.Time          // guarded by mu; when a device's measurement failed
+	yield      context.CancelFunc               // guarded by mu; ends the agent's own measuring; nil: there is none
+	relist     chan struct{}                    // a reload may have named other devices
+	closed     bool                             // guarded by mu; Run is over: nothing is sold any more
+	keeping    sync.WaitGroup                   // keepers, and what runs beside them
 }
 
 // pauseRecord is the owner's wish to stop renting out, over restarts.
@@ -142,7 +142,7 @@ func newAgent(d Deps, c Config) *Agent {
 		dev: d.Device, net: d.Network, books: d.Books, board: d.Board, delegations: d.Delegations, runtime: d.Runtime, network: d.Jobnet,
 		mounts: d.Mounts, devices: d.Devices, inbox: d.Inbox, inboxBytes: d.InboxBytes, initPath: d.Init, log: d.Log, epoch: time.Now(),
 		conf: c, wanted: map[market.LeaseID]string{}, failed: map[wire.Hash]time.Time{}, relist: make(chan struct{}, 1), keepers: map[market.LeaseID]*keeper{}, passports: map[wire.Hash]benchmark.Passport{},
-		rawPass: map[wire.Hash][]byte{}, measuring: map[wire.Hash]string{}, unanswered: map[identity.AccountID][]time.Time{}, news: make(chan struct{}),
+		rawPass: map[wire.Hash][]byte{}, measuring: map[wire.Hash]string{}, news: make(chan struct{}),
 	}
 }
 

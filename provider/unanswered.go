@@ -16,6 +16,12 @@ const DefaultUnanswered = 4
 // unansweredFor is how long a lease that nobody answered to is remembered.
 const unansweredFor = 10 * time.Minute
 
+// unanswered is a lease that was withdrawn because its account did not answer to it.
+type unanswered struct {
+	account identity.AccountID
+	at      time.Time
+}
+
 // mayWait refuses an account that has too many leases which it did not answer to: those that wait now, and those that were withdrawn
 // lately. What a restart forgets of the latter it forgets in nobody's favour but for ten minutes. a.mu is held.
 func (a *Agent) mayWait(account identity.AccountID, now time.Time) error {
@@ -29,11 +35,13 @@ func (a *Agent) mayWait(account identity.AccountID, now time.Time) error {
 			n++
 		}
 	}
-	lately := slices.DeleteFunc(a.unanswered[account], func(at time.Time) bool { return now.Sub(at) > unansweredFor })
-	if a.unanswered[account] = lately; len(lately) == 0 {
-		delete(a.unanswered, account)
+	a.forgetUnanswered(now)
+	for _, u := range a.unanswered {
+		if u.account == account {
+			n++
+		}
 	}
-	if n += len(lately); n >= most {
+	if n >= most {
 		return reason.Errorf(reason.Unanswered, "%d in %v, at most %d", n, unansweredFor, most)
 	}
 	return nil
@@ -43,5 +51,11 @@ func (a *Agent) mayWait(account identity.AccountID, now time.Time) error {
 func (a *Agent) unansweredBy(account identity.AccountID, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unanswered[account] = append(a.unanswered[account], now)
+	a.forgetUnanswered(now) // accounts cost nothing: most that did not answer never come back
+	a.unanswered = append(a.unanswered, unanswered{account, now})
+}
+
+// forgetUnanswered drops what was long ago. a.mu is held.
+func (a *Agent) forgetUnanswered(now time.Time) {
+	a.unanswered = slices.DeleteFunc(a.unanswered, func(u unanswered) bool { return now.Sub(u.at) > unansweredFor })
 }

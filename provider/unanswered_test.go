@@ -10,6 +10,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/identity"
 )
 
 // An account that orders and does not answer can't hold the owner's devices for 30 s again and again.
@@ -17,13 +18,15 @@ func TestUnanswered(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.conf.Unanswered = 2
 		must(t, r.a.Reload(r.conf))
-		for range 2 {
+		for n := range 2 {
 			k := r.sell()
+			if _, err := r.a.Sell(context.Background(), r.sale()); reason.Is(err, reason.Unanswered) != (n == 1) {
+				t.Fatalf("beside lease %d, which waits: %v", n, err)
+			}
 			r.await(k.id, work.Ended, (work.ReadyIn+6)*time.Second)
 			<-k.done
 		}
-		again := r.sale()
-		if _, err := r.a.Sell(context.Background(), again); !reason.Is(err, reason.Unanswered) {
+		if _, err := r.a.Sell(context.Background(), r.sale()); !reason.Is(err, reason.Unanswered) {
 			t.Fatalf("a third lease: %v", err)
 		}
 		time.Sleep(unansweredFor)
@@ -35,9 +38,21 @@ func TestUnanswered(t *testing.T) {
 		r.a.mu.Lock()
 		defer r.a.mu.Unlock()
 		if n := len(r.a.unanswered); n != 0 {
-			t.Errorf("%d accounts are remembered", n)
+			t.Errorf("%d leases are remembered", n)
 		}
 	})
+}
+
+// An account costs nothing: those that never come back are forgotten, too.
+func TestUnansweredIsForgotten(t *testing.T) {
+	var a Agent
+	now := time.Unix(1_800_000_000, 0)
+	for i := range 3 * int(unansweredFor/time.Minute) {
+		a.unansweredBy(identity.AccountID{byte(i)}, now.Add(time.Duration(i)*time.Minute))
+	}
+	if n := len(a.unanswered); n > int(unansweredFor/time.Minute)+1 {
+		t.Errorf("%d leases are remembered", n)
+	}
 }
 
 // A renter that signs two vouchers with one sequence gets nothing more, whatever way the second came, and the proof is kept.
