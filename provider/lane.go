@@ -207,9 +207,6 @@ func (k *keeper) onUp(ctx context.Context, up work.LaneUp) error {
 		}
 		k.log.Warn("voucher refused", "err", err)
 		k.push(work.LaneDown{Refused: &why})
-		if why.Code == reason.Equivocation && k.rec.State != work.Ended {
-			k.forged(ctx)
-		}
 		return nil
 	}
 	k.rec.Vouchered = max(k.rec.Vouchered, amount)
