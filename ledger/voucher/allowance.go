@@ -61,14 +61,7 @@ func SignAllowance(dev *identity.Device, a Allowance) ([]byte, error) {
 
 // OpenAllowance checks an allowance's signature and fields. Whether it is for a lane is for [Lane.Allows].
 func OpenAllowance(raw []byte) (Allowance, error) {
-	if len(raw) > MaxAllowance {
-		return Allowance{}, fmt.Errorf("open allowance of %d bytes: %w (limit %d)", len(raw), wire.ErrTooLarge, MaxAllowance)
-	}
-	a, err := identity.OpenMoney[Allowance](DomainAllowance, version, raw)
-	if err != nil {
-		return Allowance{}, err
-	}
-	return a, a.Validate()
+	return open[Allowance](DomainAllowance, "allowance", MaxAllowance, raw)
 }
 
 // Allows checks that an allowance is by the lane's device, within its delegation.

@@ -85,14 +85,7 @@ func SignDispute(dev *identity.Device, d Dispute) ([]byte, error) {
 
 // OpenDispute checks a dispute's signature and fields.
 func OpenDispute(raw []byte) (Dispute, error) {
-	if len(raw) > MaxDispute {
-		return Dispute{}, fmt.Errorf("open dispute of %d bytes: %w (limit %d)", len(raw), wire.ErrTooLarge, MaxDispute)
-	}
-	d, err := identity.OpenMoney[Dispute](DomainDispute, version, raw)
-	if err != nil {
-		return Dispute{}, err
-	}
-	return d, d.Validate()
+	return open[Dispute](DomainDispute, "dispute", MaxDispute, raw)
 }
 
 // Validate checks the fields of n that need no other record.
@@ -117,14 +110,7 @@ func SignCreditNote(dev *identity.Device, n CreditNote) ([]byte, error) {
 
 // OpenCreditNote checks a credit note's signature and fields.
 func OpenCreditNote(raw []byte) (CreditNote, error) {
-	if len(raw) > MaxCreditNote {
-		return CreditNote{}, fmt.Errorf("open credit note of %d bytes: %w (limit %d)", len(raw), wire.ErrTooLarge, MaxCreditNote)
-	}
-	n, err := identity.OpenMoney[CreditNote](DomainCreditNote, version, raw)
-	if err != nil {
-		return CreditNote{}, err
-	}
-	return n, n.Validate()
+	return open[CreditNote](DomainCreditNote, "credit note", MaxCreditNote, raw)
 }
 
 // Agreed checks that counter is the other side's signature under the terms of proposal, whose bytes have the given hash.

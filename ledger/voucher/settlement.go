@@ -91,14 +91,7 @@ func SignSettlement(dev *identity.Device, s Settlement) ([]byte, error) {
 
 // OpenSettlement checks a settlement's signature and fields.
 func OpenSettlement(raw []byte) (Settlement, error) {
-	if len(raw) > MaxSettlement {
-		return Settlement{}, fmt.Errorf("open settlement of %d bytes: %w (limit %d)", len(raw), wire.ErrTooLarge, MaxSettlement)
-	}
-	s, err := identity.OpenMoney[Settlement](DomainSettlement, version, raw)
-	if err != nil {
-		return Settlement{}, err
-	}
-	return s, s.Validate()
+	return open[Settlement](DomainSettlement, "settlement", MaxSettlement, raw)
 }
 
 // Countersigned checks that counter is the other side's signature under the terms of proposal, whose bytes have the given hash.

@@ -107,14 +107,27 @@ func Sign(dev *identity.Device, v Voucher) (Signed, error) {
 
 // Open checks a voucher's signature and fields. Whether it continues its lane is for [Lane.Next].
 func Open(raw []byte) (Signed, error) {
-	if len(raw) > MaxVoucher {
-		return Signed{}, fmt.Errorf("open voucher of %d bytes: %w (limit %d)", len(raw), wire.ErrTooLarge, MaxVoucher)
-	}
-	v, err := identity.OpenMoney[Voucher](DomainVoucher, version, raw)
+	v, err := open[Voucher](DomainVoucher, "voucher", MaxVoucher, raw)
 	if err != nil {
 		return Signed{}, err
 	}
-	return Signed{Voucher: v, Raw: raw, Hash: identity.Hash(raw)}, v.Validate()
+	return Signed{Voucher: v, Raw: raw, Hash: identity.Hash(raw)}, nil
+}
+
+// open checks the signature and fields of a record of at most that many bytes.
+func open[T interface {
+	identity.Body
+	Validate() error
+}](d identity.Domain, name string, most int, raw []byte) (T, error) {
+	var none T
+	if len(raw) > most {
+		return none, fmt.Errorf("open %s of %d bytes: %w (limit %d)", name, len(raw), wire.ErrTooLarge, most)
+	}
+	v, err := identity.OpenMoney[T](d, version, raw)
+	if err != nil {
+		return none, err
+	}
+	return v, v.Validate()
 }
 
 // SignReceipt makes a receipt by dev for the voucher with the given hash.
@@ -125,15 +138,13 @@ func SignReceipt(dev *identity.Device, r Receipt) ([]byte, error) {
 
 // OpenReceipt checks a receipt's signature and fields. Whose receipt it must be is for the caller: the channel's provider.
 func OpenReceipt(raw []byte) (Receipt, error) {
-	if len(raw) > MaxReceipt {
-		return Receipt{}, fmt.Errorf("open receipt of %d bytes: %w (limit %d)", len(raw), wire.ErrTooLarge, MaxReceipt)
-	}
-	r, err := identity.OpenMoney[Receipt](DomainReceipt, version, raw)
-	if err != nil {
-		return Receipt{}, err
-	}
+	return open[Receipt](DomainReceipt, "receipt", MaxReceipt, raw)
+}
+
+// Validate checks the fields of r that need no other record.
+func (r Receipt) Validate() error {
 	if r.Voucher.IsZero() || len(r.Checkpoint) > MaxCheckpoint {
-		return Receipt{}, fmt.Errorf("open receipt: %w", wire.ErrFormat)
+		return fmt.Errorf("open receipt: %w", wire.ErrFormat)
 	}
-	return r, nil
+	return nil
 }
