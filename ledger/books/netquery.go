@@ -106,21 +106,9 @@ func (r *Reader) OpenClearings() (out []wire.Hash, err error) {
 // DeviceOf is the device of a counterparty with which this account deals in a role and unit: of its newest lane, by what it signed there.
 // ErrNoLane if there is none.
 func (r *Reader) DeviceOf(role ledger.Role, u money.Unit, peer identity.AccountID) (device identity.PeerID, err error) {
-	lanes, err := r.Lanes(peer)
-	if err != nil {
-		return device, err
+	device, err = r.lastDevice(peer, func(l Lane) bool { return l.Channel.Unit == u && l.Channel.RoleOf(r.b.self) == role })
+	if err == nil && device.IsZero() {
+		err = fmt.Errorf("device of account %s: %w", peer.Short(), ErrNoLane)
 	}
-	slices.SortStableFunc(lanes, func(a, b Lane) int { return cmp.Compare(b.Opened, a.Opened) })
-	for _, l := range lanes {
-		if l.Channel.Unit != u || l.Channel.RoleOf(r.b.self) != role {
-			continue
-		}
-		if role == ledger.AsProvider {
-			return l.Device, nil
-		}
-		if device, err = r.receiptDevice(l); err != nil || !device.IsZero() {
-			return device, err
-		}
-	}
-	return device, fmt.Errorf("device of account %s: %w", peer.Short(), ErrNoLane)
+	return device, err
 }

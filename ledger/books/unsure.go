@@ -1,6 +1,7 @@
 package books
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -282,19 +283,23 @@ func CountPending(t *kv.Txn) (int, error) {
 }
 
 // LastDevice is the device of an account with which the newest lane was dealt, zero if none is known.
-func (r *Reader) LastDevice(a identity.AccountID) (device identity.PeerID, err error) {
+func (r *Reader) LastDevice(a identity.AccountID) (identity.PeerID, error) {
+	return r.lastDevice(a, func(Lane) bool { return true })
+}
+
+// lastDevice is the device of an account with which the newest lane of some was dealt, zero if none is known.
+func (r *Reader) lastDevice(a identity.AccountID, of func(Lane) bool) (device identity.PeerID, err error) {
 	lanes, err := r.Lanes(a)
 	if err != nil {
 		return device, err
 	}
-	var newest int64
+	slices.SortStableFunc(lanes, func(a, b Lane) int { return cmp.Compare(b.Opened, a.Opened) })
 	for _, l := range lanes {
-		d, err := r.otherDevice(l)
-		if err != nil {
-			return device, err
+		if !of(l) {
+			continue
 		}
-		if !d.IsZero() && l.Opened >= newest {
-			device, newest = d, l.Opened
+		if device, err = r.otherDevice(l); err != nil || !device.IsZero() {
+			return device, err
 		}
 	}
 	return device, nil

@@ -8,7 +8,6 @@ import (
 
 	"github.com/gpufair/gpufair/ledger/history"
 	"github.com/gpufair/gpufair/ledger/kv"
-	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
@@ -285,21 +284,9 @@ func (t *Tx) askAtEnd(l Lane) error {
 // askAbout marks that the other side of a lane is to be asked about its log soon. On the renter's side its device is that of the newest
 // receipt; without one there is nothing to ask about.
 func (t *Tx) askAbout(l Lane) error {
-	device := l.Device
-	if device == t.b.config.Device.Peer() {
-		v, err := t.Voucher(l.Lane, l.Receipts)
-		if err != nil || v == nil {
-			return err
-		}
-		b, err := t.Receipt(identity.Hash(v))
-		if err != nil || b == nil {
-			return err
-		}
-		got, err := voucher.OpenReceipt(b)
-		if err != nil {
-			return fmt.Errorf("receipt of lane %s: %w: %w", l.Lane.Short(), ErrForged, err)
-		}
-		device = got.Device
+	device, err := t.otherDevice(l)
+	if err != nil || device.IsZero() {
+		return err
 	}
 	return t.own.Set(askKey(device), nil)
 }
