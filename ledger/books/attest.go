@@ -147,8 +147,8 @@ type Testimony struct {
 
 // Witness checks that the log of a device still begins as the device signed before, and cosigns its newest head: the note with this
 // side's cosignature may be sent once the transaction is committed. strict says that the peer was asked about all of asked just now: what
-// it does not show is then [ErrUnproven]. Otherwise, and where newer heads came meanwhile, it is nil: not cosigned for now. A size below
-// one that was seen is never cosigned. Two histories are a [*Fork], which is kept. A device of which no record is here is
+// it does not show is then [ErrUnproven]. Without strict, and where newer heads came meanwhile, cosigned and err are nil instead and nothing
+// is held against the device: it stays due ([Reader.Due]) and is asked again. A size below one that was seen is never cosigned. Two histories are a [*Fork], which is kept. A device of which no record is here is
 // ErrUnknownDevice, and nothing is written.
 func (t *Tx) Witness(device identity.PeerID, asked [][]byte, shown Testimony, strict bool) (cosigned []byte, err error) {
 	if err := t.Forked(device); err != nil {

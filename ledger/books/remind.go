@@ -25,18 +25,18 @@ const (
 	maxReminders = 10
 )
 
-// maxRemembered bounds what is read of a stored reminder.
-const maxRemembered = 1 << 20
+// maxNumber bounds the number of a reminder: no provider that keeps the pace comes near.
+const maxNumber = 1 << 20
 
 // Validate checks r's bounds.
 func (r Reminder) Validate() error {
-	if r.Number == 0 || r.Number > maxRemembered || r.Due <= 0 || r.Sent < r.Due || r.Amount == 0 || r.Amount > money.Max {
+	if r.Number == 0 || r.Number > maxNumber || r.Due <= 0 || r.Sent < r.Due || r.Amount == 0 || r.Amount > money.Max {
 		return fmt.Errorf("reminder %d of %v: %w", r.Number, r.Amount, wire.ErrFormat)
 	}
 	return nil
 }
 
-// again reports whether it is too early for a reminder of a debt due at due after the last one.
+// tooEarly reports whether it is too early for a reminder of a debt due at due after the last one.
 func (r Reminder) tooEarly(due, now int64) bool {
 	since := now - r.Sent
 	if since < 0 { // the clock was stepped back
@@ -120,8 +120,8 @@ func (t *Tx) Reminded(d Dun) error {
 	return save(t.own, reminderKey(ledger.AsProvider, d.Unit, d.Renter), d.Reminder)
 }
 
-// TakeReminder keeps a provider's newest reminder, for people to see. One about a debt that this side does not know is ErrNoLane, so that
-// nobody can leave anything here but whom this account rented from.
+// TakeReminder keeps a provider's newest reminder, for people to see. Whether the debt is known here is not asked; one of an account that
+// this one never rented from is ErrNoLane, so that nobody else can leave anything here.
 func (t *Tx) TakeReminder(provider identity.AccountID, u money.Unit, m Reminder) error {
 	if err := m.Validate(); err != nil {
 		return err
