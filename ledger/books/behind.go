@@ -72,14 +72,10 @@ func (b *Books) keepBehind(note []byte, cp history.Checkpoint) error {
 			return nil
 		}
 	}
-	const temp = behindName + ".new"
-	if err := writeFile(b.disk, temp, note); err != nil {
+	if err := replaceFile(b.disk, behindName, note); err != nil {
 		return fmt.Errorf("keep a peer's word on the ledger: %w", err)
 	}
-	if err := b.disk.Rename(temp, behindName); err != nil {
-		return fmt.Errorf("keep a peer's word on the ledger: %w", err)
-	}
-	return b.disk.Sync()
+	return nil
 }
 
 // readBehind reads the file; ok is false if there is none.

@@ -22,18 +22,26 @@ type headNote struct {
 	Checkpoint string `json:"checkpoint"` // signed
 }
 
-// writeHead replaces the head note: temporary file, sync, rename, sync of the folder.
+// writeHead replaces the head note.
 func writeHead(d disk.Disk, h headNote) error {
 	b, err := json.MarshalIndent(h, "", " ")
 	if err != nil {
 		return fmt.Errorf("write head note: %w", err)
 	}
-	const temp = headName + ".new"
-	if err := writeFile(d, temp, append(b, '\n')); err != nil {
+	if err := replaceFile(d, headName, append(b, '\n')); err != nil {
 		return fmt.Errorf("write head note: %w", err)
 	}
-	if err := d.Rename(temp, headName); err != nil {
-		return fmt.Errorf("write head note: %w", err)
+	return nil
+}
+
+// replaceFile writes a file anew: temporary file, sync, rename, sync of the folder.
+func replaceFile(d disk.Disk, name string, b []byte) error {
+	temp := name + ".new"
+	if err := writeFile(d, temp, b); err != nil {
+		return err
+	}
+	if err := d.Rename(temp, name); err != nil {
+		return err
 	}
 	return d.Sync()
 }

@@ -92,11 +92,7 @@ func (b *Books) keepMark(entries uint64) error {
 	if err != nil {
 		return fmt.Errorf("write mark of the ledger: %w", err)
 	}
-	name := filepath.Base(b.config.Mark)
-	if err := writeFile(folder, name+".new", append(raw, '\n')); err != nil {
-		return fmt.Errorf("write mark of the ledger: %w", err)
-	}
-	if err := errors.Join(folder.Rename(name+".new", name), folder.Sync()); err != nil {
+	if err := replaceFile(folder, filepath.Base(b.config.Mark), append(raw, '\n')); err != nil {
 		return fmt.Errorf("write mark of the ledger: %w", err)
 	}
 	b.marked = m

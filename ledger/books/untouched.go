@@ -4,19 +4,18 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 
-	"github.com/gpufair/gpufair/ledger/disk"
 	"github.com/gpufair/gpufair/ledger/kv"
 )
 
 // Untouched says whether the ledger in dir has never had an entry, lane or hold, by its files alone and without opening the store: nil if
 // so, and what is there if not. Nobody may have the ledger open. A folder that is not there is untouched.
 func Untouched(dir string) error {
-	if _, err := os.Stat(dir); os.IsNotExist(err) {
+	files, err := existing(dir)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	files, err := disk.Open(dir)
 	if err != nil {
 		return err
 	}
