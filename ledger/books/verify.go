@@ -112,7 +112,10 @@ func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 }
 
 func (a *audit) run(h head) error {
-	for _, step := range []func() error{a.settlements, a.clearings, a.entries, a.allNetted, func() error { return a.log(h) }, a.checkBalances, a.checkLanes, a.checkAccounts, a.disputes, a.note, a.witnesses, a.shown, a.store} {
+	for _, step := range []func() error{
+		a.settlements, a.clearings, a.entries, a.allNetted, func() error { return a.log(h) }, a.checkBalances, a.checkLanes, a.checkAccounts,
+		a.exposed, a.disputes, a.note, a.witnesses, a.shown, a.store,
+	} {
 		if err := step(); err != nil {
 			return err
 		}
