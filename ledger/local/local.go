@@ -291,8 +291,6 @@ func fail(err error) error {
 		return serve.Fail(http.StatusNotFound, err, "")
 	case errors.Is(err, identity.ErrPower):
 		return serve.Fail(http.StatusConflict, err, "settle on a device of the account that may pay, or link this one again with the power it needs")
-	case errors.Is(err, identity.ErrPower):
-		return serve.Fail(http.StatusConflict, err, "settle on a device of the account that may pay, or link this one again with the power it needs")
 	case errors.Is(err, books.ErrDisputed):
 		return serve.Fail(http.StatusConflict, err, "`ledger dispute` lists the disputes")
 	case errors.Is(err, books.ErrPaid):
