@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -82,7 +81,7 @@ func Restore(ctx context.Context, c RestoreConfig) (Restored, error) {
 	if c.Backup != "" {
 		what = "restore the ledger"
 	}
-	for _, step := range []func(context.Context) error{r.checkIdentity, r.checkBackup, r.openOld, r.needed, r.build} {
+	for _, step := range []func(context.Context) error{r.checkIdentity, r.checkBackup, r.finish, r.openOld, r.needed, r.build} {
 		if err := step(ctx); err != nil {
 			return r.out, errors.Join(explainRestore(what, err), r.closeOld())
 		}
@@ -102,14 +101,18 @@ func explainRestore(what string, err error) error {
 		code, next = cli.ExitRefused, "stop the daemon first (`gpufair agent stop`, or Ctrl-C where `gpufaird run` runs)"
 	case errors.Is(err, errSound):
 		code, next = cli.ExitRefused, "start the daemon: it asks the peers by itself for what a restored ledger may have lost"
+	case errors.Is(err, errForeign):
+		code, next = cli.ExitRefused, "give a backup of this account; `identity import` brings another account back, in a --home of its own"
 	case errors.Is(err, backup.ErrOther):
 		code, next = cli.ExitRefused, "give the backup of this device; with --other-device one of another device of the same account is taken"
 	case errors.Is(err, backup.ErrBackup):
 		code, next = cli.ExitCorrupt, "take another copy of the file, or an older backup"
 	case errors.Is(err, kv.ErrReadOnly):
 		next = "free some space on the disk; " + next
+	case errors.Is(err, identity.ErrNoIdentity):
+		code, next = cli.ExitNotFound, "`identity import` brings the account back from its words; then `ledger restore FILE --other-device`, since this\nPC is a new device of it"
 	case errors.Is(err, fs.ErrNotExist):
-		code = cli.ExitNotFound
+		code, next = cli.ExitNotFound, "give the name of a file that `ledger backup` wrote"
 	}
 	return cli.Fail(code, what, err, next)
 }
@@ -147,6 +150,12 @@ var errForeign = errors.New("a ledger belongs to the account whose keys signed i
 
 func (r *restoring) place(parts ...string) string {
 	return filepath.Join(append([]string{r.State}, parts...)...)
+}
+
+// finish does the last step of an earlier restore: what it made is the store that is there.
+func (r *restoring) finish(context.Context) error {
+	_, err := FinishRestore(r.State)
+	return err
 }
 
 // openOld opens the store that is there, which takes its lock: so no daemon runs.
@@ -311,9 +320,9 @@ func (r *restoring) sound(ctx context.Context, name string, store *kv.Store) (bo
 	return v.Result == books.ResultOK, nil
 }
 
-// books opens the ledger in a store that is being made; its folder is thrown away.
+// books opens the ledger in a store that is being made. Its folder is thrown away, and so nobody is told that a journal is missing there.
 func (r *restoring) books(ctx context.Context, name string, store *kv.Store) (*books.Books, error) {
-	return books.Open(ctx, books.Config{Dir: r.place(name, "ledger"), Store: store, Device: r.dev, Log: r.Log})
+	return books.Open(ctx, books.Config{Dir: r.place(name, "ledger"), Store: store, Device: r.dev, Log: slog.New(slog.DiscardHandler)})
 }
 
 // begin makes the store the start of a new epoch.
@@ -466,33 +475,4 @@ func writeDurable(path string, b []byte) error {
 		return err
 	}
 	return folder.Sync()
-}
-
-// StoppedBackup writes a backup of a daemon's ledger while the daemon is stopped. Errors are for people.
-func StoppedBackup(ctx context.Context, state string, w io.Writer) (err error) {
-	const what = "back up the ledger"
-	dir := StoreDir(state)
-	if _, err := os.Stat(filepath.Join(dir, "badger")); err != nil {
-		return cli.Fail(cli.ExitNotFound, what, err, "there is no ledger in "+state)
-	}
-	dev, err := identity.Load(IdentityDir(state))
-	if err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "the text above says which file")
-	}
-	quiet := slog.New(slog.DiscardHandler)
-	db, err := badger.Open(ctx, badger.Config{Dir: filepath.Join(dir, "badger"), Log: quiet})
-	if err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "start the daemon and back up while it runs")
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	store, err := kv.Open(ctx, db, schema(cli.ThisBuild().Version))
-	if err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "use the release that the text names, or a newer one")
-	}
-	b, err := books.Open(ctx, books.Config{Dir: filepath.Join(dir, "ledger"), Mark: MarkFile(state), Store: store, Device: dev, Log: quiet})
-	if err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "run `ledger recover`")
-	}
-	_, err = b.Backup(ctx, w, time.Now())
-	return errors.Join(err, b.Close())
 }

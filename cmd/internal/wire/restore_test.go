@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -305,6 +306,16 @@ func TestRestoreCutShort(t *testing.T) {
 	h.owes(300, 3)
 	if done, err := FinishRestore(h.state); done || err != nil {
 		t.Errorf("finished twice: %v", err)
+	}
+	// So does a command that comes before the next start: it sets no whole store aside for one made of nothing.
+	must(t, os.Rename(StoreDir(h.state), filepath.Join(h.state, newStore)))
+	if got, err := h.restore(""); !errors.Is(err, errSound) {
+		t.Errorf("recovered from %q, %v", got.From, err)
+	}
+	h.owes(300, 3)
+	must(t, os.Rename(StoreDir(h.state), filepath.Join(h.state, newStore)))
+	if err := StoppedBackup(t.Context(), h.state, io.Discard); err != nil {
+		t.Error(err)
 	}
 	// A half-filled one takes no place, even if no other is there.
 	must(t, os.RemoveAll(StoreDir(h.state)))
