@@ -24,7 +24,7 @@ func (d *Daemon) Credit() *cobra.Command {
 	show := d.creditShow()
 	if !d.Lends {
 		c.Short, c.Long = "how you stand with providers", "What you owe each provider, what is held and prepaid, and whether a late payment takes your credit there. How much more\n"+
-			"a provider lets you owe is its own to say: `show` prints what it gives a stranger."
+			"a provider lets you owe is its own to say: `"+d.Name+" show OFFER` prints what it gives a stranger."
 		c.Example = fmt.Sprintf("  %s credit", d.Name)
 	}
 	c.RunE = show.RunE
@@ -58,6 +58,9 @@ func (d *Daemon) printCredit(v statement.Credit) error {
 		}
 	}
 	if len(v.Standings) == 0 {
+		if !d.Lends {
+			d.Note("you have rented from nobody yet: no provider has a standing of yours")
+		}
 		return nil
 	}
 	if v.Origin != (statement.CreditOrigin{}) {

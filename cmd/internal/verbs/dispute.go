@@ -25,10 +25,11 @@ func (d *Daemon) ledgerDispute() *cobra.Command {
 		Example: fmt.Sprintf("  %s ledger dispute\n  %s ledger dispute 3fa9 --reason 'the card was throttled'\n  %s ledger dispute 3fa9 --close --amount 1.25",
 			d.Name, d.Name, d.Name),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return d.listDisputes(cmd)
-			}
 			switch {
+			case len(args) == 0 && (end || req != statement.DisputeRequest{}):
+				return cli.Usagef("name the lease, as `ledger statement` takes it", "the flags are about one lease, and none is given")
+			case len(args) == 0:
+				return d.listDisputes(cmd)
 			case end && (req.Amount == "" || req.Reason != ""):
 				return cli.Usagef("say what the lease comes to: --close --amount 1.25", "--close wants an --amount, and no --reason")
 			case !end && (req.Reason == "" || req.Amount != ""):

@@ -104,6 +104,8 @@ func TestDisputeUsage(t *testing.T) {
 		{"3fa9", "--close"},
 		{"3fa9", "--close", "--amount", "1", "--reason", "x"},
 		{"3fa9", "--reason", "x", "--amount", "1"},
+		{"--reason", "x"},
+		{"--close"},
 	} {
 		if code, _, _ := verb(t, http.NewServeMux(), append([]string{"ledger", "dispute"}, args...)...); code != cli.ExitUsage {
 			t.Errorf("%q: %d", args, code)

@@ -71,7 +71,10 @@ func (d *Daemon) streamBackup(ctx context.Context, w io.Writer) error {
 
 func (d *Daemon) explainBackup(err error) error {
 	const what = "back up the ledger"
+	var told *cli.Error
 	switch {
+	case errors.As(err, &told): // by who read the store
+		return told
 	case errors.Is(err, backup.ErrOlder), errors.Is(err, backup.ErrOccupied):
 		return cli.Fail(cli.ExitRefused, what, err, "give another name; or keep a copy of that file, and then --force")
 	case errors.Is(err, backup.ErrEmpty):

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -59,7 +60,18 @@ func TestBackupVerb(t *testing.T) {
 	if err != nil || len(list) != 0 {
 		t.Errorf("left: %v, %v", list, err)
 	}
-	if code, _, errs := verb(t, mux, "ledger", "restore", file); code == cli.ExitOK || !strings.Contains(errs, "next:") {
-		t.Errorf("restore of nothing: %d %s", code, errs)
+	if code, _, errs := verb(t, mux, "ledger", "restore", file); code != cli.ExitNotFound || !strings.Contains(errs, "next: `identity import`") {
+		t.Errorf("restore on a PC without keys: %d %s", code, errs)
+	}
+}
+
+// TestBackupOfNoLedger: a daemon that never ran has none, and FILE is not to blame.
+func TestBackupOfNoLedger(t *testing.T) {
+	p := cli.NewProgram(cli.Pipe(strings.NewReader(""), io.Discard, io.Discard), "gpufaird", "", "")
+	state := t.TempDir()
+	d := &Daemon{Program: p, Title: "gpufaird", Start: "gpufaird run", Place: func() (string, string, error) { return state, filepath.Join(state, "none.sock"), nil }}
+	code := p.Main(t.Context(), p.Root(d.Ledger()), []string{"ledger", "backup", filepath.Join(state, "ledger.backup")})
+	if code != cli.ExitNotFound {
+		t.Errorf("exit code %d", code)
 	}
 }

@@ -82,11 +82,14 @@ func (d *Daemon) printStatement(ctx context.Context, lease string, last int) err
 	return tab.Print()
 }
 
+// pageOfIntervals is the most that the API gives at once. The ledger walks a lease from its start for each page, so small ones cost more.
+const pageOfIntervals = 10_000
+
 // eachInterval asks for a lease's intervals, page by page.
 func (d *Daemon) eachInterval(ctx context.Context, lease string, f func(statement.Interval) error) error {
 	for skip := 0; ; {
 		page, err := get[statement.Intervals](ctx, d, "statement of lease "+lease,
-			fmt.Sprintf("/ledger/leases/%s/intervals?skip=%d&limit=%d", url.PathEscape(lease), skip, pageOfEntries))
+			fmt.Sprintf("/ledger/leases/%s/intervals?skip=%d&limit=%d", url.PathEscape(lease), skip, pageOfIntervals))
 		if err != nil {
 			return err
 		}

@@ -39,7 +39,7 @@ func intervalsOf(n int) *http.ServeMux {
 
 // TestStatementLines: people see the newest intervals and what began and ended the charge; programs get all of them, a line each.
 func TestStatementLines(t *testing.T) {
-	const n = 2*pageOfEntries + 7
+	const n = 2*pageOfIntervals + 7
 	code, out, errs := verb(t, intervalsOf(n), "ledger", "statement", "3fa9")
 	if lines := strings.Count(out, "  fits  "); code != cli.ExitOK || lines != linesShown || !strings.Contains(errs, "before these; --last 0 shows all") {
 		t.Errorf("%d, %d lines\n%s%s", code, lines, out, errs)
