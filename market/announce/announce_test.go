@@ -337,6 +337,7 @@ func TestAnOfferHeardThroughOthersIsReachedByItsAddress(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		after(time.Second) // gossip passes by who joins the topic after it
 		o := offer(owner.dev)
 		o.Addrs = owner.node.Addrs()
 		if err := owner.pub.Set(o); err != nil {
