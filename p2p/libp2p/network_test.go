@@ -47,11 +47,11 @@ func (s *sockets) Start(t *testing.T, dev *identity.Device, keep ...p2p.PeerAddr
 	c.Peers = keep
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if was := s.listen[dev.Peer()]; was != nil {
-		c.Listen = was
+	if s.listen[dev.Peer()] == nil {
+		s.listen[dev.Peer()] = []string{p2ptest.Loopback(t)}
 	}
+	c.Listen = s.listen[dev.Peer()]
 	n, stop := start(t, dev, c, nil)
-	s.listen[dev.Peer()] = listens(n)
 	return p2ptest.Machine{Network: n, Stop: stop}
 }
 
@@ -222,15 +222,15 @@ func TestBadSavedPeers(t *testing.T) {
 
 func TestStaticPeerThatComesLater(t *testing.T) {
 	devB := p2ptest.Device(t)
-	b, stop := start(t, devB, libp2p.Local("t"), nil)
-	where, listen := at(b), listens(b)
+	there := libp2p.Local("t")
+	there.Listen = []string{p2ptest.Loopback(t)}
+	b, stop := start(t, devB, there, nil)
+	where := at(b)
 	stop()
 	c := libp2p.Local("t")
 	c.Peers = []p2p.PeerAddr{where}
 	a, _ := start(t, p2ptest.Device(t), c, nil)
-	c = libp2p.Local("t")
-	c.Listen = listen
-	b, _ = start(t, devB, c, nil)
+	b, _ = start(t, devB, there, nil)
 	until(t, "the static peer to be connected", func() bool { return connected(a, b.Self()) })
 }
 

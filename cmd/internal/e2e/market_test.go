@@ -24,6 +24,7 @@ import (
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/identity"
 	hash "github.com/gpufair/gpufair/p2p/wire"
+	"github.com/gpufair/gpufair/p2p/p2ptest"
 	"github.com/gpufair/gpufair/provider"
 	"github.com/gpufair/gpufair/provider/access"
 	"github.com/gpufair/gpufair/provider/containerd"
@@ -146,7 +147,7 @@ type party struct {
 func (m *fair) party(name string, role ledger.Role) *party {
 	dir := filepath.Join(m.t.TempDir(), name)
 	net := wire.DefaultNet()
-	net.Network, net.Listen, net.MDNS = "e2e", []string{"127.0.0.1:0"}, false
+	net.Network, net.Listen, net.MDNS = "e2e", []string{p2ptest.Loopback(m.t)}, false
 	return &party{t: m.t, name: name, dir: dir, conf: wire.Config{
 		Program: name, Title: name, Dirs: cli.Dirs{Config: dir, State: dir, Run: shortDir(m.t)}, Network: net, Unit: money.Credit, Role: role,
 		Log: slog.New(slog.NewTextHandler(logWriter{m.t, name}, &slog.HandlerOptions{Level: slog.LevelInfo})),
@@ -206,7 +207,6 @@ func (p *party) open() {
 		p.t.Fatal(err)
 	}
 	p.base = base
-	p.conf.Network.Listen = []string{listenOf(p.t, base.Network.Addrs())} // the same port after a restart
 }
 
 // owner is a provider.
@@ -347,17 +347,4 @@ func until(t *testing.T, what string, limit time.Duration, cond func() bool) {
 		}
 		time.Sleep(20 * time.Millisecond) // a look at a real system's state, not a wait for time to pass
 	}
-}
-
-// listenOf is the address that a network with one listener on a free port got.
-func listenOf(t *testing.T, addrs []string) string {
-	t.Helper()
-	for _, a := range addrs {
-		var port int
-		if _, err := fmt.Sscanf(a, "/ip4/127.0.0.1/tcp/%d", &port); err == nil {
-			return fmt.Sprintf("127.0.0.1:%d", port)
-		}
-	}
-	t.Fatalf("no TCP address in %q", addrs)
-	return ""
 }

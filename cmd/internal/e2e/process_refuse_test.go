@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpufair/gpufair/ledger/statement"
+	"github.com/gpufair/gpufair/p2p/p2ptest"
 	provided "github.com/gpufair/gpufair/provider/control/api"
 )
 
@@ -121,7 +122,7 @@ func badOrders(p *pair) {
 func (p *pair) stranger() {
 	p.t.Helper()
 	h := &home{t: p.t, program: p.gpufair, dir: shortDir(p.t)}
-	write(p.t, filepath.Join(h.dir, "config.toml"), fmt.Sprintf(renterSettings, freePort(p.t), "10s"))
+	write(p.t, filepath.Join(h.dir, "config.toml"), fmt.Sprintf(renterSettings, p2ptest.Loopback(p.t), "10s"))
 	defer h.endAgent()
 	p.meet(h)
 	h.refused(125, []string{

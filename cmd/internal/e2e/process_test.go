@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gpufair/gpufair/p2p/local"
+	"github.com/gpufair/gpufair/p2p/p2ptest"
 	"github.com/gpufair/gpufair/provider/containerd/containerdtest"
 	provided "github.com/gpufair/gpufair/provider/control/api"
 	rented "github.com/gpufair/gpufair/renter/control/api"
@@ -54,7 +54,7 @@ type site struct {
 
 // ownerSettings are those of an owner of one core, at 1,000 micro-units a second. The locks are the scenario's own: all share the core.
 const ownerSettings = `network = "e2e"
-listen = ["127.0.0.1:%d"]
+listen = [%q]
 locks = %q
 [runtime]
 address = %q
@@ -73,7 +73,7 @@ max_pids = 64
 `
 
 const renterSettings = `network = "e2e"
-listen = ["127.0.0.1:%d"]
+listen = [%q]
 give_up = "%s"
 `
 
@@ -107,7 +107,7 @@ type home struct {
 // ownerAt writes an owner's settings into a home.
 func (s *site) ownerAt(t *testing.T, dir string, d *containerdtest.Daemon, namespace string) *home {
 	t.Helper()
-	write(t, filepath.Join(dir, "config.toml"), fmt.Sprintf(ownerSettings, freePort(t), filepath.Join(dir, "locks"), d.Address, d.RuntimeRoot, namespace, s.lent))
+	write(t, filepath.Join(dir, "config.toml"), fmt.Sprintf(ownerSettings, p2ptest.Loopback(t), filepath.Join(dir, "locks"), d.Address, d.RuntimeRoot, namespace, s.lent))
 	return &home{t: t, program: s.gpufaird, dir: dir}
 }
 
@@ -140,7 +140,7 @@ func (s *site) strangers(t *testing.T, d *containerdtest.Daemon, name string) *p
 		}
 	}
 	p.owner = s.ownerAt(t, sold, d, "gpufair-"+name)
-	write(t, filepath.Join(bought, "config.toml"), fmt.Sprintf(renterSettings, freePort(t), "10s"))
+	write(t, filepath.Join(bought, "config.toml"), fmt.Sprintf(renterSettings, p2ptest.Loopback(t), "10s"))
 	p.renter = &home{t: t, program: s.gpufair, dir: bought}
 	t.Cleanup(func() { p.renter.endAgent(); sweep(t, d, "gpufair-"+name) })
 	return p
@@ -187,30 +187,6 @@ func write(t *testing.T, path, text string) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// freePort is a port that is free for TCP and QUIC: a provider must be found again after a restart.
-func freePort(t *testing.T) int {
-	t.Helper()
-	for range 20 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		u, err := net.ListenPacket("udp", l.Addr().String())
-		if cerr := l.Close(); cerr != nil {
-			t.Fatal(cerr)
-		}
-		if err == nil {
-			if err := u.Close(); err != nil {
-				t.Fatal(err)
-			}
-			return port
-		}
-	}
-	t.Fatal("no port is free for TCP and UDP")
-	return 0
 }
 
 // result is what a command left.
