@@ -108,12 +108,7 @@ func TestRewrittenPastAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, renter, provider := twoKeepers(t)
 		must(t, provider.Ask(t.Context(), renter.dev.Peer()))
-		renter.net.(*p2ptest.Node).Close()
-		forger := newKeeper(t, n.Join(renter.dev), renter.dev, &kv.Memory{}, t.TempDir())
-		n.Mesh()
-		shill := fresh(t, n)
-		openLane(forger, shill, 2)
-		voucherFor(forger, shill, 2, 1, 2, 3, 4)
+		forger := rewritten(t, n, renter)
 		o := books.Opening{Channel: forger.books.Channel(provider.dev.Account(), money.Credit), Lane: ledger.Lane{1}, Rate: 3_600_000, Devices: 1}
 		forger.update(func(tx *books.Tx) error { // of its dealings with the provider it keeps a receipt that it likes
 			if _, err := tx.Promise(o); err != nil {

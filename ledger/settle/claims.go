@@ -60,12 +60,8 @@ func (c *Claims) ask(ctx context.Context, peer identity.PeerID, m Claim) (Reply,
 	if err := p2p.Call(ctx, c.c.Network, peer, c.c.Protocol, m, &got, maxClaim); err != nil {
 		return got, fmt.Errorf("claims with %s: %w", peer.Short(), err)
 	}
-	d, err := identity.OpenDelegation(got.Delegation)
-	if err != nil {
+	if err := answersFor(peer, m.Channel.Peer(c.c.Books.Self()), got.Delegation); err != nil {
 		return got, fmt.Errorf("claims with %s: %w", peer.Short(), err)
-	}
-	if d.Device != peer || d.Account != m.Channel.Peer(c.c.Books.Self()) {
-		return got, fmt.Errorf("claims with %s: %w: it answers for account %s", peer.Short(), identity.ErrPower, d.Account.Short())
 	}
 	return got, nil
 }
@@ -75,6 +71,9 @@ func (c *Claims) Handler() p2p.Handler {
 	return p2p.Answer(maxClaim, func(ctx context.Context, from identity.PeerID, m Claim) (Reply, error) {
 		if err := onSide(c.c.Books.Self(), from, m.Channel, m.Delegation); err != nil {
 			return Reply{}, err
+		}
+		if m.Dispute == nil && m.Reminder == nil { // else a stranger's delegation would be kept for nothing
+			return Reply{}, p2p.Errorf(p2p.KindBadRequest, "claims nothing")
 		}
 		out := Reply{Delegation: c.c.Books.Device().Delegation()}
 		err := c.c.Books.Update(ctx, func(t *books.Tx) error {
@@ -92,31 +91,10 @@ func (c *Claims) take(t *books.Tx, m Claim, out *Reply) error {
 	if m.Dispute != nil {
 		return c.takeDispute(t, m, out)
 	}
-	if m.Reminder != nil {
-		if m.Channel.RoleOf(c.c.Books.Self()) != ledger.AsRenter {
-			return books.ErrRole
-		}
-		return t.TakeReminder(m.Channel.Provider, m.Channel.Unit, *m.Reminder)
+	if m.Channel.RoleOf(c.c.Books.Self()) != ledger.AsRenter {
+		return books.ErrRole
 	}
-	return nil
-}
-
-// onSide checks that a peer is a device of the channel's other side.
-func onSide(self identity.AccountID, from identity.PeerID, ch ledger.Channel, delegation []byte) error {
-	if len(delegation) > maxDelegation {
-		return p2p.Errorf(p2p.KindBadRequest, "a delegation of %d bytes", len(delegation))
-	}
-	if err := ch.Validate(); err != nil {
-		return p2p.Errorf(p2p.KindBadRequest, "%v", err)
-	}
-	d, err := identity.OpenDelegation(delegation)
-	if err != nil {
-		return err
-	}
-	if d.Device != from || ch.RoleOf(self) == 0 || d.Account != ch.Peer(self) {
-		return p2p.Errorf(p2p.KindForbidden, "device %s is on no side of this channel", from.Short())
-	}
-	return nil
+	return t.TakeReminder(m.Channel.Provider, m.Channel.Unit, *m.Reminder)
 }
 
 // Times of what goes out by itself.

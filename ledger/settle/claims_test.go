@@ -249,3 +249,23 @@ func TestDisputeBringsTheNewestVoucher(t *testing.T) {
 		})
 	}
 }
+
+// Strangers leave nothing: whoever claims nothing is refused before its delegation is kept.
+func TestEmptyClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, renter, provider := world(t, nil)
+		provider.claims(t)
+		ask := settle.Claim{Channel: renter.books.Channel(provider.dev.Account(), money.Credit), Delegation: renter.dev.Delegation()}
+		var got settle.Reply
+		if err := p2p.Call(t.Context(), renter.net, provider.dev.Peer(), claimsProtocol, ask, &got, 1<<16); p2p.KindOf(err) != p2p.KindBadRequest {
+			t.Error(err)
+		}
+		must(t, provider.books.View(t.Context(), func(r *books.Reader) error {
+			kept, err := r.HasDelegation(renter.dev.DelegationHash())
+			if kept {
+				t.Error("the delegation of a stranger was kept")
+			}
+			return err
+		}))
+	})
+}

@@ -146,15 +146,9 @@ func (n *Net) ask(ctx context.Context, peer identity.PeerID, a NetAsk) (got NetA
 // Handler answers other peers.
 func (n *Net) Handler() p2p.Handler {
 	return p2p.Answer(maxNet, func(ctx context.Context, from identity.PeerID, a NetAsk) (NetAnswer, error) {
-		if len(a.Delegation) > maxDelegation {
-			return NetAnswer{}, p2p.Errorf(p2p.KindBadRequest, "a delegation of %d bytes", len(a.Delegation))
-		}
-		d, err := identity.OpenDelegation(a.Delegation)
+		d, err := speaks(from, a.Delegation)
 		if err != nil {
 			return NetAnswer{}, err
-		}
-		if d.Device != from {
-			return NetAnswer{}, p2p.Errorf(p2p.KindForbidden, "the delegation is not of device %s", from.Short())
 		}
 		switch {
 		case a.Find != nil:

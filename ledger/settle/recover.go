@@ -71,15 +71,12 @@ func NewRecovery(c RecoveryConfig) (*Recovery, error) {
 // Handler answers other peers: a device hears what this side has of its own account, and nothing else.
 func (r *Recovery) Handler() p2p.Handler {
 	return p2p.Answer(maxCopies, func(ctx context.Context, from identity.PeerID, a RecoverAsk) (RecoverAnswer, error) {
-		if len(a.Place) > maxPlace || len(a.Delegation) > maxDelegation {
-			return RecoverAnswer{}, p2p.Errorf(p2p.KindBadRequest, "place or delegation too long")
+		if len(a.Place) > maxPlace {
+			return RecoverAnswer{}, p2p.Errorf(p2p.KindBadRequest, "place too long")
 		}
-		d, err := identity.OpenDelegation(a.Delegation)
+		d, err := speaks(from, a.Delegation)
 		if err != nil {
 			return RecoverAnswer{}, err
-		}
-		if d.Device != from {
-			return RecoverAnswer{}, p2p.Errorf(p2p.KindForbidden, "the delegation is of another device")
 		}
 		out := RecoverAnswer{Delegation: r.c.Books.Device().Delegation()}
 		err = r.c.Books.View(ctx, func(b *books.Reader) (err error) {

@@ -112,12 +112,8 @@ func (s *Service) ask(ctx context.Context, peer identity.PeerID, a Ask) (Answer,
 	if err := p2p.Call(ctx, s.c.Network, peer, s.c.Protocol, a, &got, maxMessage); err != nil {
 		return got, fmt.Errorf("settle with %s: %w", peer.Short(), err)
 	}
-	d, err := identity.OpenDelegation(got.Delegation)
-	if err != nil {
+	if err := answersFor(peer, a.Channel.Peer(s.c.Books.Self()), got.Delegation); err != nil {
 		return got, fmt.Errorf("settle with %s: %w", peer.Short(), err)
-	}
-	if d.Device != peer || d.Account != a.Channel.Peer(s.c.Books.Self()) {
-		return got, fmt.Errorf("settle with %s: %w: it answers for account %s", peer.Short(), identity.ErrPower, d.Account.Short())
 	}
 	if s.c.After != nil {
 		s.c.After(peer)

@@ -193,17 +193,24 @@ func TestProofHasTheCosignature(t *testing.T) {
 	})
 }
 
+// rewritten is a keeper's device with a ledger of another past, in which nothing is wrong.
+func rewritten(t *testing.T, n *p2ptest.Net, of *keeper) *keeper {
+	t.Helper()
+	of.net.(*p2ptest.Node).Close()
+	forger := newKeeper(t, n.Join(of.dev), of.dev, &kv.Memory{}, t.TempDir())
+	n.Mesh()
+	shill := fresh(t, n)
+	openLane(forger, shill, 2)
+	voucherFor(forger, shill, 2, 1, 2, 3, 4)
+	return forger
+}
+
 // A peer that rewrote its past, with a ledger in which nothing is wrong, is caught with a proof that anybody can check.
 func TestRewrittenPast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, renter, provider := twoKeepers(t)
 		must(t, provider.Ask(t.Context(), renter.dev.Peer()))
-		renter.net.(*p2ptest.Node).Close()
-		forger := newKeeper(t, n.Join(renter.dev), renter.dev, &kv.Memory{}, t.TempDir())
-		n.Mesh()
-		shill := fresh(t, n)
-		openLane(forger, shill, 2)
-		voucherFor(forger, shill, 2, 1, 2, 3, 4)
+		forger := rewritten(t, n, renter)
 		if got := forger.verdict(); got != books.ResultOK {
 			t.Fatalf("the forgery is %s by itself", got)
 		}
