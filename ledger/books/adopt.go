@@ -368,17 +368,22 @@ func (r *Reader) delegations(named []wire.Hash) (out [][]byte, err error) {
 
 // receiptDevice is the device of a lane's last receipt, zero if there is none.
 func (r *Reader) receiptDevice(l Lane) (identity.PeerID, error) {
+	got, err := r.lastReceipt(l)
+	return got.Device, err
+}
+
+// lastReceipt is a lane's last receipt, zero if there is none.
+func (r *Reader) lastReceipt(l Lane) (got voucher.Receipt, err error) {
 	v, err := r.Voucher(l.Lane, l.Receipts)
 	if err != nil || v == nil {
-		return identity.PeerID{}, err
+		return got, err
 	}
 	b, err := r.Receipt(identity.Hash(v))
 	if err != nil || b == nil {
-		return identity.PeerID{}, err
+		return got, err
 	}
-	got, err := voucher.OpenReceipt(b)
-	if err != nil {
-		return identity.PeerID{}, fmt.Errorf("receipt of lane %s: %w: %w", l.Lane.Short(), ErrForged, err)
+	if got, err = voucher.OpenReceipt(b); err != nil {
+		return got, fmt.Errorf("receipt of lane %s: %w: %w", l.Lane.Short(), ErrForged, err)
 	}
-	return got.Device, nil
+	return got, nil
 }

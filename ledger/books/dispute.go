@@ -159,6 +159,9 @@ func (t *Tx) RecordDispute(raw []byte) error {
 	if err != nil || d.Theirs != nil || d.Agreed != nil {
 		return err
 	}
+	if err := t.settlerNotRevoked(in.Header, in.Delegation); err != nil {
+		return fmt.Errorf("dispute of lane %s: %w", in.Lane.Short(), err)
+	}
 	d.Theirs = raw
 	in.Until = min(in.Until, t.now.UnixMilli()+maxOpen)
 	return t.freeze(l, d, in, raw)
@@ -309,8 +312,11 @@ func (t *Tx) RecordNote(raw []byte) error {
 		return fmt.Errorf("credit note of lane %s: %w", n.Lane.Short(), err)
 	}
 	d, err := t.Dispute(n.Lane)
-	if err != nil || d.Agreed != nil {
+	if err != nil || d.Agreed != nil || bytes.Equal(d.Offered, raw) {
 		return err
+	}
+	if err := t.settlerNotRevoked(n.Header, n.Delegation); err != nil {
+		return fmt.Errorf("credit note of lane %s: %w", n.Lane.Short(), err)
 	}
 	switch {
 	case !l.Closed():
@@ -329,7 +335,7 @@ func (t *Tx) RecordNote(raw []byte) error {
 		d.Note, d.Counter, d.Told = d.Offer, raw, true
 		return t.settleDispute(l, d, n.Amount)
 	}
-	if !d.Open(t.at) || bytes.Equal(d.Offered, raw) {
+	if !d.Open(t.at) {
 		return nil
 	}
 	d.Offered = raw

@@ -124,7 +124,7 @@ func (r *Reader) room(t netting.Terms) error {
 }
 
 // ProposeClearing begins a clearing on the device that signs last: it sets the amount aside. The terms may be sent once the transaction is
-// committed. Errors: ErrNotOwed, ErrExpired, ErrClearings.
+// committed. Errors: ErrNotOwed, ErrExpired, ErrClearings, identity.ErrRevoked.
 func (t *Tx) ProposeClearing(terms netting.Terms) error {
 	id, v, err := t.clearing(terms)
 	if err != nil || v.State != 0 {
@@ -132,7 +132,7 @@ func (t *Tx) ProposeClearing(terms netting.Terms) error {
 	}
 	c, err := netting.Propose(t.b.config.Device.Peer(), terms)
 	if err == nil {
-		err = errors.Join(t.fits(terms), t.room(terms))
+		err = errors.Join(t.fits(terms), t.room(terms), t.membersNotRevoked(terms))
 	}
 	if err != nil {
 		return fmt.Errorf("propose clearing %s: %w", id.Short(), err)
@@ -149,7 +149,7 @@ func (t *Tx) AgreeClearing(terms netting.Terms, words []netting.Word) (netting.C
 	}
 	c, err := hear(v.Clearing, words)
 	if err == nil && c.State == 0 {
-		err = errors.Join(t.fits(terms), t.room(terms))
+		err = errors.Join(t.fits(terms), t.room(terms), t.membersNotRevoked(terms))
 	}
 	if err == nil && c.State != netting.Cleared && c.State != netting.Agreed {
 		var mine netting.Said
@@ -167,7 +167,7 @@ func (t *Tx) AgreeClearing(terms netting.Terms, words []netting.Word) (netting.C
 }
 
 // CompleteClearing is the last signature under a clearing of ours, when all other members have signed: now it counts. It may be sent once the
-// transaction is committed. Errors: netting.ErrIncomplete, ErrExpired.
+// transaction is committed. Errors: netting.ErrIncomplete, ErrExpired, identity.ErrRevoked.
 func (t *Tx) CompleteClearing(id wire.Hash) (netting.Clearing, error) {
 	v, err := t.Clearing(id)
 	if err != nil || v.State == netting.Cleared {
@@ -175,6 +175,9 @@ func (t *Tx) CompleteClearing(id wire.Hash) (netting.Clearing, error) {
 	}
 	if v.Terms.Deadline < t.at {
 		return v.Clearing, fmt.Errorf("complete clearing %s: %w", id.Short(), ErrExpired)
+	}
+	if err := t.membersNotRevoked(v.Terms); err != nil {
+		return v.Clearing, fmt.Errorf("complete clearing %s: %w", id.Short(), err)
 	}
 	mine, err := netting.Sign(t.b.config.Device, v.Terms, false)
 	if err != nil {

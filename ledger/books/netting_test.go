@@ -23,10 +23,17 @@ type ring struct {
 
 func newRing(t *testing.T, amounts ...money.Micro) *ring {
 	t.Helper()
-	r := &ring{t: t}
+	var all []*party
 	for range amounts {
-		r.all = append(r.all, newParty(t))
+		all = append(all, newParty(t))
 	}
+	return ringOf(t, all, amounts...)
+}
+
+// ringOf is a ring of these parties.
+func ringOf(t *testing.T, all []*party, amounts ...money.Micro) *ring {
+	t.Helper()
+	r := &ring{t: t, all: all}
 	for i, amount := range amounts {
 		p := r.pair(i)
 		p.meet()

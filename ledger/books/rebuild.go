@@ -10,7 +10,9 @@ import (
 	"github.com/gpufair/gpufair/ledger/disk"
 	"github.com/gpufair/gpufair/ledger/history"
 	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/netting"
 	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
 )
 
 // HeadEpoch is the epoch of the head note in a ledger's folder; ok is false if there is none that device signed.
@@ -77,17 +79,24 @@ func ReplayInto(ctx context.Context, dir string, store *kv.Store) (n int, err er
 
 // Salvaged is what could be taken over from a damaged ledger.
 type Salvaged struct {
-	Lanes, Settlements int
+	Lanes, Settlements int // clearings that count are among the settlements
 	Lost               int // records that can't be read, or that no check bears out
 }
 
 // Salvage takes over into b, a new ledger, what reads of a damaged one: every signed record is checked as if a peer gave it back, and the
-// entries are made anew from them. Limits that the owner set by hand come along. What was booked without a signature of the other side
-// (a write-off) does not.
+// entries are made anew from them. Revocations and the limits that the owner set by hand come along. What was booked without a signature of
+// the other side (a write-off) does not, nor do disputes: a lane comes to what it came to, and its credit note stays in the damaged store.
 func (b *Books) Salvage(ctx context.Context, from *kv.Store) (out Salvaged, err error) {
 	err = from.View(ctx, func(t *kv.Txn) error {
 		old := &Reader{b: b, txn: t, own: t.Of(kv.Books)}
-		return errors.Join(b.salvageLanes(ctx, old, &out), b.salvageSettlements(ctx, old, &out), b.salvageLimits(ctx, old, &out))
+		for _, take := range []func(context.Context, *Reader, *Salvaged) error{
+			b.salvageLanes, b.salvageSettlements, b.salvageClearings, b.salvageRevocations, b.salvageLimits,
+		} {
+			if err := take(ctx, old, &out); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	return out, err
 }
@@ -146,6 +155,63 @@ func (b *Books) salvageSettlements(ctx context.Context, old *Reader, out *Salvag
 			})
 		}
 		if err := out.count(&out.Settlements, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// salvageClearings takes over the clearings that count: without them, what they cleared would be owed again. No other need come: one that
+// this side had agreed to counts when its signatures come, and is not refused before ([Reader.sureOf]).
+func (b *Books) salvageClearings(ctx context.Context, old *Reader, out *Salvaged) error {
+	for p, err := range old.own.Iterate([]byte("net/"), nil) {
+		if err != nil {
+			return err
+		}
+		var v Netted
+		err := wire.UnmarshalStrict(p.Value, &v)
+		if err == nil && v.State != netting.Cleared {
+			continue
+		}
+		if err == nil {
+			err = b.Update(ctx, func(t *Tx) error { return t.takeClearing(v) })
+		}
+		if err := out.count(&out.Settlements, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeClearing books a clearing that a ledger of this account kept as one that counts.
+func (t *Tx) takeClearing(v Netted) error {
+	if err := v.Terms.Validate(); err != nil {
+		return err
+	}
+	id, err := v.Terms.ID()
+	if err != nil {
+		return err
+	}
+	c, err := hear(netting.Clearing{Terms: v.Terms}, v.Words())
+	if err != nil {
+		return err
+	}
+	if c.State != netting.Cleared || v.Terms.Side(v.Self).Account() != t.b.self {
+		return fmt.Errorf("take over clearing %s: %w", id.Short(), ErrCopy)
+	}
+	return t.saveClearing(id, Netted{Self: v.Self}, c)
+}
+
+// salvageRevocations takes over revocations: without them, a device that was let go would be believed again.
+func (b *Books) salvageRevocations(ctx context.Context, old *Reader, out *Salvaged) error {
+	all, err := old.Revocations()
+	if err != nil {
+		return err
+	}
+	for _, raw := range all {
+		kept := 0
+		_, err := b.KeepRevocation(ctx, raw)
+		if err := out.count(&kept, err); err != nil {
 			return err
 		}
 	}

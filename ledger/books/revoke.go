@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/netting"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
@@ -123,4 +125,51 @@ func (r *Reader) settlerNotRevoked(h identity.Header, named wire.Hash) error {
 		return identity.ErrSigner
 	}
 	return r.notRevoked(d)
+}
+
+// membersNotRevoked refuses a clearing in which a device is to sign that its account let go. It is asked before this device signs, and
+// never of words that came: all agreements together are final, whoever was let go meanwhile.
+func (r *Reader) membersNotRevoked(t netting.Terms) error {
+	for _, device := range t.Devices() {
+		account := t.Side(device).Account()
+		v, ok, err := r.revocation(account, device)
+		if err == nil && ok {
+			ok, err = r.signedSince(v)
+			ok = !ok
+		}
+		if err != nil {
+			return err
+		}
+		if ok {
+			return fmt.Errorf("%w: %s", identity.ErrRevoked, device.Short())
+		}
+	}
+	return nil
+}
+
+// signedSince reports whether a device is seen here under a delegation that v does not make void. The terms of a clearing name none, so
+// one that was let in again counts from its first lane, or receipt of one, on.
+func (r *Reader) signedSince(v identity.Revocation) (bool, error) {
+	if own := r.b.config.Device; v.Device == own.Peer() {
+		d, err := identity.OpenDelegation(own.Delegation())
+		return err == nil && !v.Voids(d), err
+	}
+	lanes, err := r.Lanes(v.Account)
+	for _, l := range lanes {
+		device, under := l.Device, l.Proof
+		if l.Channel.RoleOf(r.b.self) == ledger.AsRenter {
+			got, err := r.lastReceipt(l)
+			if err != nil {
+				return false, err
+			}
+			device, under = got.Device, got.Delegation
+		}
+		if device != v.Device {
+			continue
+		}
+		if d, err := r.delegation(under); err != nil || !v.Voids(d) {
+			return err == nil, err
+		}
+	}
+	return false, err
 }

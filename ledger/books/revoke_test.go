@@ -10,6 +10,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/meter"
 	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/netting"
 	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
@@ -213,6 +214,87 @@ func TestRevokedSettler(t *testing.T) {
 	if !errors.Is(err, identity.ErrRevoked) {
 		t.Errorf("a countersignature: %v", err)
 	}
+}
+
+// TestRevokedMember: nobody agrees to a clearing with a device that its account let go, but all agreements together stay final.
+func TestRevokedMember(t *testing.T) {
+	p := newPerson(t)
+	_, key, err := ed25519.GenerateKey(nil)
+	must(t, err)
+	r := ringOf(t, []*party{newParty(t), p.pc(p.grant(key, 1, identity.AllPowers)), newParty(t)}, 1000, 700, 900)
+	debtor, laptop, creditor := r.all[0], r.all[1], r.all[2]
+	first := r.terms(100)
+	r.gather(first)
+	for _, knows := range []*party{debtor, creditor} {
+		learn(knows, p.revoke(laptop.dev.Peer(), 5))
+	}
+	if _, err := debtor.complete(r.id(first)); !errors.Is(err, identity.ErrRevoked) {
+		t.Errorf("signs last: %v", err)
+	}
+	second := r.terms(100)
+	if err := debtor.propose(second); !errors.Is(err, identity.ErrRevoked) {
+		t.Errorf("proposes: %v", err)
+	}
+	if _, err := creditor.agree(second); !errors.Is(err, identity.ErrRevoked) {
+		t.Errorf("agrees: %v", err)
+	}
+	var words []netting.Word
+	for _, member := range r.all {
+		said, err := netting.Sign(member.dev, first, false)
+		must(t, err)
+		words = append(words, said.Word)
+	}
+	if got := creditor.hear(first, words); got.State != netting.Cleared {
+		t.Errorf("all have signed: %s", got.State)
+	}
+	again := p.pc(p.grant(key, 6, identity.AllPowers))
+	if _, err := rent(again, creditor, 9); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := creditor.agree(second); err != nil {
+		t.Errorf("agrees when the device was let in again: %v", err)
+	}
+}
+
+// TestRevokedDisputer: a device that was let go opens no dispute and signs no credit note; what it signed before may be repeated.
+func TestRevokedDisputer(t *testing.T) {
+	p, provider := newPerson(t), newParty(t)
+	laptop := p.pc(p.device(1, identity.AllPowers))
+	pairOf{laptop, provider}.meet()
+	var lanes []ledger.Lane
+	var disputes [][]byte
+	for n := range byte(2) {
+		o, err := rent(laptop, provider, n+1)
+		must(t, err)
+		if _, err := pay(laptop, provider, o, 600); err != nil {
+			t.Fatal(err)
+		}
+		pairOf{laptop, provider}.close(o.Lane, 600)
+		lanes = append(lanes, o.Lane)
+	}
+	for _, lane := range lanes {
+		laptop.update(func(t *Tx) error {
+			raw, err := t.OpenDispute(lane, "x", twoWeeks)
+			disputes = append(disputes, raw)
+			return err
+		})
+	}
+	provider.update(func(t *Tx) error { return t.RecordDispute(disputes[0]) })
+	laptop.update(func(t *Tx) error { return t.OfferCredit(lanes[0], 100) })
+	learn(provider, p.revoke(laptop.dev.Peer(), 1))
+	record := func(raw []byte, f func(*Tx, []byte) error) error {
+		return provider.Update(t.Context(), func(t *Tx) error { return f(t, raw) })
+	}
+	if err := record(disputes[0], (*Tx).RecordDispute); err != nil {
+		t.Errorf("a dispute that is here already: %v", err)
+	}
+	if err := record(disputes[1], (*Tx).RecordDispute); !errors.Is(err, identity.ErrRevoked) {
+		t.Errorf("a new dispute: %v", err)
+	}
+	if err := record(laptop.disputeOf(lanes[0]).Offer, (*Tx).RecordNote); !errors.Is(err, identity.ErrRevoked) {
+		t.Errorf("a credit note: %v", err)
+	}
+	provider.verified(ResultOK)
 }
 
 // TestRevocationsBounded: strangers make us keep nothing, and a partner so many as it may have devices.
