@@ -345,6 +345,10 @@ func draw(r *rand.Rand, files []extent, tail bool) flip {
 func TestSoakFlips(t *testing.T) {
 	n, r, done := suite(t, 200, 5500)
 	dir := t.TempDir()
+	if memory, err := os.MkdirTemp("/dev/shm", "gpufair-soak-"); err == nil { // nobody waits for a disk there
+		dir = memory
+		t.Cleanup(func() { must(t, os.RemoveAll(memory)) })
+	}
 	p := newPair(t, dir, filepath.Join(dir, "live"))
 	dirs := ledgers(t, dir, p)
 	files := extents(t, dirs)
@@ -352,10 +356,6 @@ func TestSoakFlips(t *testing.T) {
 	defer func() { j.close() }()
 	whole := map[string]string{}
 	work := filepath.Join(dir, "work")
-	if memory, err := os.MkdirTemp("/dev/shm", "gpufair-soak-"); err == nil { // nobody waits for a disk there
-		defer os.RemoveAll(memory)
-		work = filepath.Join(memory, "work")
-	}
 	for _, d := range dirs {
 		v, ok := j.ask(flip{Keys: p.provider.keys, From: d, Work: work})
 		if !ok || v.Found != "" {

@@ -105,7 +105,8 @@ func (p *promised) await(n int, all ...*process) {
 	}
 }
 
-// check compares both ledgers with what was promised, lets them meet again, and compares them with each other.
+// check compares both ledgers with what was promised, lets them meet again, and compares them with each other. It gives how many vouchers
+// the renter said to be durable.
 func (p *promised) check(ctx context.Context, rented, provided *party) (vouchers int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +122,9 @@ func (p *promised) check(ctx context.Context, rented, provided *party) (vouchers
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", side.name, err)
 		}
-		vouchers += n
+		if side.name == "renter" {
+			vouchers = n
+		}
 		if err := verified(ctx, side.party); err != nil {
 			return 0, fmt.Errorf("%s: %w", side.name, err)
 		}

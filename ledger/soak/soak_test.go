@@ -45,7 +45,7 @@ func suite(t *testing.T, short, long int) (n int, r *rand.Rand, done func(format
 	if s == 0 {
 		s = uint64(time.Now().UnixNano())
 	}
-	t.Logf("seed %d; again: go test ./ledger/soak -run '^%s$' -soak=%s -soak.seed=%d", s, t.Name(), *form, s)
+	t.Logf("seed %d; again: go test ./ledger/soak -timeout 4h -run '^%s$' -soak=%s -soak.seed=%d", s, t.Name(), *form, s)
 	start := time.Now()
 	return n, rand.New(rand.NewPCG(s, 1)), func(format string, args ...any) {
 		if *form == "" {
