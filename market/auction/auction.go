@@ -43,7 +43,6 @@ const (
 	MaxK       = market.MaxSlots // GPUs of one auction: the dynamic programme is over them
 	MaxLeaves  = 1 << 14         // commits of one auction, replaced ones among them: a transcript of all has under 16 MiB
 	MaxOptions = MaxK            // of one bid, one for each quantity
-	MaxGroup   = 8               // auctions in which one group of bids stands (spec: Three)
 	MaxBid     = 512             // bytes of a bid
 	maxWindow  = 24 * 3600       // seconds of one window
 	maxGrace   = 60              // seconds

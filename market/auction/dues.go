@@ -45,7 +45,7 @@ func (c *checker) settle(first Outcome, declined []uint32) {
 		case reason.BidUnopened:
 			d.Posted = append(d.Posted, Due{Leaf: s.Leaf, Amount: s.Hold})
 		case reason.RevealOver:
-			if l.void == nil && WouldWin(rules, few, l.entry(s.Leaf, root)) {
+			if l.void == nil && wouldWin(rules, few, l.entry(s.Leaf, root)) {
 				d.Posted = append(d.Posted, Due{Leaf: s.Leaf, Amount: s.Hold})
 			}
 		}
@@ -58,9 +58,9 @@ func (c *checker) settle(first Outcome, declined []uint32) {
 	}
 }
 
-// WouldWin reports whether a late opening would have won beside the entries that were cleared. It never changes a result: it decides
+// wouldWin reports whether a late opening would have won beside the entries that were cleared. It never changes a result: it decides
 // whether the bidder gets its hold back, which it does if it gained nothing by waiting (spec: Three).
-func WouldWin(r Rules, cleared []Entry, late Entry) bool {
+func wouldWin(r Rules, cleared []Entry, late Entry) bool {
 	out, err := Clear(r, append(slices.Clone(cleared), late))
 	return err == nil && slices.ContainsFunc(out.Wins, func(w Win) bool { return w.Leaf == late.Leaf })
 }

@@ -130,7 +130,7 @@ func (c *checker) clear(counted func(uint32) bool, declined []uint32) Outcome {
 
 // differ says in words where an award is not the outcome, or "".
 func differ(out Outcome, a Award) string {
-	if sameWins(out.Wins, a.Wins) {
+	if slices.Equal(out.Wins, a.Wins) {
 		return ""
 	}
 	won := map[uint32]Win{}
@@ -222,7 +222,10 @@ func (c *checker) declineOf(i uint32, award wire.Hash) (signed[Decline], bool) {
 // conclude writes down the result and what became of each commit.
 func (c *checker) conclude(counted func(uint32) bool, declined []uint32) {
 	before := c.clear(counted, nil)
-	c.r.Outcome = c.clear(counted, declined)
+	c.r.Outcome = before
+	if len(declined) > 0 {
+		c.r.Outcome = c.clear(counted, declined)
+	}
 	won := map[uint32]Win{}
 	for _, w := range c.r.Outcome.Wins {
 		won[w.Leaf] = w

@@ -33,7 +33,7 @@ type signed[T any] struct {
 // Verify clears the auction of a transcript again and says whether seller and bidders kept the rules. It needs nothing else. An error
 // wraps ErrTranscript: there is not even an auction.
 //
-// A Fault is given only with a proof that [Fraud.Check] accepts. What is in the file and is no record of this auction is left out and
+// A Fault is given only with a proof that [CheckFraud] accepts. What is in the file and is no record of this auction is left out and
 // noted; what is not in the file is never held against the seller.
 func Verify(t Transcript) (Report, error) {
 	if err := t.limits(); err != nil {
@@ -271,19 +271,6 @@ func (c *checker) readOpenings() {
 			c.note("the opening of leaf %d was left out: it does not show what the commit hid", s.Leaf)
 		}
 	}
-}
-
-// sameWins reports whether two lists of wins are one.
-func sameWins(a, b []Win) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // contradict says in words how two receipts cannot both be of one log, or "".

@@ -250,6 +250,38 @@ func TestEveryStepCanBeResumed(t *testing.T) {
 	}
 }
 
+// TestWhoMayDecline: the winner itself, once, and only for a bid of a group. Nobody else undoes a win or fills the file.
+func TestWhoMayDecline(t *testing.T) {
+	for _, group := range []string{"", "group"} {
+		a, open := anAuction(t)
+		s := sealedBid(t, open, 2, 300_000, 1, group)
+		admit(t, a, 2, s, after(time.Second))
+		ticks(t, a, after(23*time.Second))
+		if _, err := a.Opening(opening(t, s), after(24*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		award := ticks(t, a, after(24*time.Second))
+		decline := func(dev *identity.Device) error {
+			return a.Decline(markettest.Seal(t, dev, auction.DomainDecline, auction.Decline{
+				Header: dev.Header(auction.Version), Delegation: dev.DelegationHash(), Auction: a.ID(), Award: identity.Hash(award),
+			}), dev.Delegation(), after(25*time.Second))
+		}
+		refused(t, "who never bid", decline(person(t, 9)), reason.BidVoid)
+		if group == "" {
+			refused(t, "a bid of no group", decline(person(t, 2)), reason.BidVoid)
+			continue
+		}
+		for _, dev := range []*identity.Device{person(t, 2), deviceOf(t, 2, 20), deviceOf(t, 2, 21)} {
+			if err := decline(dev); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(a.Transcript().Declines); n != 1 {
+			t.Errorf("%d declines of one winner are kept", n)
+		}
+	}
+}
+
 // TestAbort: before the Seal nobody is owed anything, after it the bond; an awarded auction cannot be taken back.
 func TestAbort(t *testing.T) {
 	for _, sealed := range []bool{false, true} {

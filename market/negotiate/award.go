@@ -1,7 +1,6 @@
 package negotiate
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"time"
@@ -157,14 +156,18 @@ func (a *Auctioneer) Decline(raw, delegation []byte, now time.Time) error {
 		return fmt.Errorf("decline in auction %s: %w", a.id.Short(), err)
 	}
 	won := slices.ContainsFunc(w.Wins, func(w auction.Win) bool { return w.Leaf == d.Leaf })
-	if !won || a.newest[d.Account].leaf != d.Leaf {
+	if own, bid := a.newest[d.Account]; !won || !bid || own.leaf != d.Leaf {
 		return reason.Errorf(reason.BidVoid, "leaf %d is not a win of the account", d.Leaf)
 	}
 	at, _ := slices.BinarySearchFunc(a.t.Shown, d.Leaf, func(x auction.Shown, leaf uint32) int { return int(x.Leaf) - int(leaf) })
 	if b, err := auction.DecodeBid(a.t.Shown[at].Bid); err != nil || b.Group.IsZero() {
 		return reason.Errorf(reason.BidVoid, "the bid is of no group")
 	}
-	if !slices.ContainsFunc(a.t.Declines, func(have []byte) bool { return bytes.Equal(have, raw) }) {
+	again := func(have []byte) bool { // by another device too: one for each winner is all that a transcript takes
+		h, err := auction.ReadDecline(have)
+		return err == nil && h.Leaf == d.Leaf
+	}
+	if !slices.ContainsFunc(a.t.Declines, again) {
 		a.learn(delegation)
 		a.t.Declines = append(a.t.Declines, raw)
 	}

@@ -52,6 +52,10 @@ func PrepareBid(dev *identity.Device, open []byte, b auction.Bid, nonce wire.Has
 	if err != nil {
 		return Sealed{}, err
 	}
+	raw, err := b.Encode()
+	if err != nil {
+		return Sealed{}, err
+	}
 	need, err := b.Backing(o.MinTerm)
 	if err != nil {
 		return Sealed{}, err
@@ -61,10 +65,6 @@ func PrepareBid(dev *identity.Device, open []byte, b auction.Bid, nonce wire.Has
 	}
 	hold := auction.HideHold(need, credit)
 	if err := b.Check(o, hold); err != nil {
-		return Sealed{}, err
-	}
-	raw, err := b.Encode()
-	if err != nil {
 		return Sealed{}, err
 	}
 	id := auction.IDOf(open)

@@ -1,6 +1,7 @@
 package negotiate_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -230,6 +231,11 @@ func TestPrepareBid(t *testing.T) {
 		c.spoil(&b)
 		_, err := negotiate.PrepareBid(dev, open, b, markettest.Hash("n"), 1, money.Micro(c.credit))
 		refused(t, name, err, c.code)
+	}
+	without := good
+	without.Options = nil
+	if _, err := negotiate.PrepareBid(dev, open, without, markettest.Hash("n"), 1, 1_000_000); !errors.Is(err, auction.ErrInvalid) {
+		t.Error("no option:", err)
 	}
 	s, err := negotiate.PrepareBid(dev, open, good, markettest.Hash("n"), 1, 25_000)
 	if err != nil {

@@ -265,13 +265,16 @@ func (c *customer) step() {
 	}
 }
 
-func person(t testing.TB, n uint64) *identity.Device {
+func person(t testing.TB, n uint64) *identity.Device { return deviceOf(t, n, n) }
+
+// deviceOf is a device of account n.
+func deviceOf(t testing.TB, n, which uint64) *identity.Device {
 	t.Helper()
-	key := func(what byte) ed25519.PrivateKey {
+	key := func(what byte, n uint64) ed25519.PrivateKey {
 		seed := sha256.Sum256(binary.BigEndian.AppendUint64([]byte{what}, n))
 		return ed25519.NewKeyFromSeed(seed[:])
 	}
-	account, device := key(1), key(2)
+	account, device := key(1, n), key(2, which)
 	raw, err := identity.Delegate(account, identity.PeerID(device.Public().(ed25519.PublicKey)), 1, identity.AllPowers, identity.DefaultCap)
 	if err != nil {
 		t.Fatal(err)

@@ -60,8 +60,8 @@ type spotBid struct {
 	bid   auction.SpotBid
 	raw   []byte
 	since uint64
-	rate  money.Rate // that counts and is billed; a lower one of bid comes into effect at lower
-	lower time.Time  // when that is; zero: nothing is pending
+	rate  money.Rate // that counts and is billed
+	due   time.Time  // when a running lease is billed at bid's rate; zero: it is already
 	next  time.Time  // before which no lower rate is taken
 }
 
@@ -81,15 +81,30 @@ func NewSpotDesk(dev *identity.Device, lot uint8, unit money.Unit, gpus uint32, 
 	}
 }
 
-// Resume puts back a lease that ran before a crash, with its newest bid.
-func (d *SpotDesk) Resume(raw []byte) error {
+// Resume puts back a lease that ran before a crash, with its newest bid and the rate at which it is billed; the leases come in the order in
+// which they began. What a lower rate had waited is not known: its minute begins again at now.
+func (d *SpotDesk) Resume(raw []byte, billed money.Rate, now time.Time) error {
 	b, err := auction.ReadSpotBid(raw)
 	if err != nil {
 		return err
 	}
 	d.arrived++
-	d.running[b.ID()] = &spotBid{bid: b, raw: raw, since: d.arrived, rate: b.Rate}
+	s := &spotBid{bid: b, raw: raw, since: d.arrived, rate: billed}
+	s.reprice(now)
+	d.running[b.ID()] = s
 	return nil
+}
+
+// reprice has a running lease follow its newest bid: a higher rate counts at once, a lower one after a minute.
+func (b *spotBid) reprice(now time.Time) {
+	b.due = time.Time{}
+	switch {
+	case b.bid.Rate > b.rate:
+		b.rate, b.due = b.bid.Rate, now
+	case b.bid.Rate < b.rate:
+		b.due = now.Add(auction.SpotLower)
+		b.next = b.due
+	}
 }
 
 // Bid takes a new bid, or another rate for one that stands or runs, at now. The error is a [reason.Error].
@@ -131,22 +146,24 @@ func (d *SpotDesk) Bid(raw, delegation []byte, now time.Time) error {
 // change takes another rate for a bid: a higher one at once, a lower one of a running lease after a minute, at most once a minute.
 func (d *SpotDesk) change(have *spotBid, b auction.SpotBid, raw []byte, now time.Time) error {
 	_, runs := d.running[b.ID()]
+	same := have.bid
+	same.Header, same.Delegation, same.Rate, same.Seq = b.Header, b.Delegation, b.Rate, b.Seq
 	switch {
 	case b.Seq == have.bid.Seq && string(raw) == string(have.raw):
 		return nil // a repeat
 	case b.Seq <= have.bid.Seq:
 		return reason.Errorf(reason.BidReplaced, "sequence %d, the newest is %d", b.Seq, have.bid.Seq)
-	case b.Quantity != have.bid.Quantity || b.MinRun != have.bid.MinRun || b.Needs != have.bid.Needs:
+	case b != same:
 		return reason.Errorf(reason.BidVoid, "only the rate of a bid changes")
 	case runs && b.Rate < have.rate && now.Before(have.next):
 		return reason.Errorf(reason.BidVoid, "a rate is lowered once a minute")
 	}
-	have.bid, have.raw, have.lower = b, raw, time.Time{}
-	if runs && b.Rate < have.rate {
-		have.lower, have.next = now.Add(auction.SpotLower), now.Add(auction.SpotLower)
-		return nil
+	have.bid, have.raw = b, raw
+	if runs {
+		have.reprice(now)
+	} else {
+		have.rate = b.Rate
 	}
-	have.rate = b.Rate
 	return nil
 }
 
@@ -168,8 +185,8 @@ func orders(list map[market.LeaseID]*spotBid) (out []auction.SpotOrder) {
 // Tick does what is due at now. Call it after every bid and end, and at [SpotDesk.Due].
 func (d *SpotDesk) Tick(now time.Time) (acts []SpotAct, err error) {
 	for id, b := range d.running {
-		if !b.lower.IsZero() && !now.Before(b.lower) {
-			b.rate, b.lower = b.bid.Rate, time.Time{}
+		if !b.due.IsZero() && !now.Before(b.due) {
+			b.rate, b.due = b.bid.Rate, time.Time{}
 			acts = append(acts, SpotAct{Do: SpotReprice, Lease: id, Rate: b.rate})
 		}
 	}
@@ -313,7 +330,7 @@ func (d *SpotDesk) Due() (due time.Time) {
 		}
 	}
 	for _, b := range d.running {
-		sooner(b.lower)
+		sooner(b.due)
 	}
 	if c := d.contest; c != nil {
 		if c.answer.IsZero() {

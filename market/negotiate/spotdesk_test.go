@@ -117,11 +117,14 @@ func TestSpotTakeOver(t *testing.T) {
 	wants(t, "during the notice", does(acts(t, d, after(30*time.Second)), a, b))
 	a.raises(d, auction.ToBeat(ch.Rate), after(50*time.Second)) // 220,500
 	list = acts(t, d, after(50*time.Second))
-	wants(t, "raised", does(list, a, b), "answer b")
-	if list[0].Rate != auction.ToBeat(a.bid.Rate) || !bytes.Equal(list[0].Raw, markettest.Seal(t, a.dev, auction.DomainSpotBid, a.bid)) {
-		t.Errorf("the challenger is told %d and shown another bid", list[0].Rate)
+	wants(t, "raised", does(list, a, b), "reprice a", "answer b")
+	if list[0].Rate != a.bid.Rate {
+		t.Errorf("a lease that was raised to %d is billed at %d", a.bid.Rate, list[0].Rate)
 	}
-	b.raises(d, list[0].Rate, after(60*time.Second))
+	if list[1].Rate != auction.ToBeat(a.bid.Rate) || !bytes.Equal(list[1].Raw, markettest.Seal(t, a.dev, auction.DomainSpotBid, a.bid)) {
+		t.Errorf("the challenger is told %d and shown another bid", list[1].Rate)
+	}
+	b.raises(d, list[1].Rate, after(60*time.Second))
 	list = acts(t, d, after(60*time.Second))
 	wants(t, "answered", does(list, a, b), "notice a")
 	if o, ch, err = auction.ReadOutbid(list[0].Raw); err != nil || auction.CheckOutbid(o, ch, a.bid, true) != nil || o.Notice != 15 {
@@ -143,7 +146,7 @@ func TestSpotChallengerGivesUp(t *testing.T) {
 	bidAll(t, d, after(0), b)
 	acts(t, d, after(0))
 	a.raises(d, 220_500, after(59*time.Second))
-	wants(t, "raised", does(acts(t, d, after(59*time.Second)), a, b), "answer b")
+	wants(t, "raised", does(acts(t, d, after(59*time.Second)), a, b), "reprice a", "answer b")
 	wants(t, "waiting", does(acts(t, d, after(74*time.Second-1)), a, b))
 	wants(t, "over", does(acts(t, d, after(74*time.Second)), a, b))
 	if !d.Due().IsZero() {
@@ -178,7 +181,9 @@ func TestSpotRates(t *testing.T) {
 	refused(t, "an old sequence", a.sends(d, after(30*time.Second)), reason.BidReplaced)
 	a.bid.Rate, a.bid.Seq, a.bid.Quantity = 400_000, 4, 2
 	refused(t, "more GPUs", a.sends(d, after(30*time.Second)), reason.BidVoid)
-	a.bid.Quantity = 1
+	a.bid.Quantity, a.bid.Use = 1, markettest.Hash("other terms")
+	refused(t, "other use terms", a.sends(d, after(30*time.Second)), reason.BidVoid)
+	a.bid.Use = wire.Hash{}
 	wants(t, "before a minute", does(acts(t, d, after(61*time.Second-1)), a))
 	list := acts(t, d, after(61*time.Second))
 	if wants(t, "after a minute", does(list, a), "reprice a"); list[0].Rate != 250_000 {
@@ -200,6 +205,46 @@ func TestSpotRates(t *testing.T) {
 		} else if n == 8 {
 			refused(t, "a ninth bid of one account", err, reason.DeviceTaken)
 		}
+	}
+}
+
+// TestSpotRaiseTakesBackALowerRate that was to come into effect.
+func TestSpotRaiseTakesBackALowerRate(t *testing.T) {
+	d := newDesk(t, 1)
+	a := newSpotter(t, 2, 1, 300_000, 0)
+	bidAll(t, d, after(0), a)
+	acts(t, d, after(0))
+	for seq, rate := range []money.Rate{250_000, 300_000} {
+		a.bid.Rate, a.bid.Seq = rate, uint64(seq+2)
+		bidAll(t, d, after(time.Second), a)
+	}
+	if wants(t, "a minute later", does(acts(t, d, after(time.Minute+time.Second)), a)); !d.Due().IsZero() {
+		t.Error(d.Due())
+	}
+}
+
+// TestSpotResumes after a crash: leases go on at the rate at which they were billed, and the newest bid counts as if it came now.
+func TestSpotResumes(t *testing.T) {
+	d := newDesk(t, 3)
+	same, lower, higher := newSpotter(t, 2, 1, 300_000, 0), newSpotter(t, 3, 1, 250_000, 0), newSpotter(t, 4, 1, 350_000, 0)
+	for _, s := range []*spotter{same, lower, higher} {
+		if err := d.Resume(markettest.Seal(t, s.dev, auction.DomainSpotBid, s.bid), 300_000, after(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := acts(t, d, after(0))
+	if wants(t, "at once", does(list, same, lower, higher), "reprice c"); list[0].Rate != 350_000 {
+		t.Error(list[0].Rate)
+	}
+	if got := d.Price(1); got != auction.ToBeat(300_000) {
+		t.Error("a pending rate counts already:", got)
+	}
+	lower.bid.Rate, lower.bid.Seq = 240_000, 2
+	refused(t, "lowered again", lower.sends(d, after(59*time.Second)), reason.BidVoid)
+	wants(t, "before a minute", does(acts(t, d, after(time.Minute-1)), same, lower, higher))
+	list = acts(t, d, after(time.Minute))
+	if wants(t, "after a minute", does(list, same, lower, higher), "reprice b"); list[0].Rate != 250_000 {
+		t.Error(list[0].Rate)
 	}
 }
 
