@@ -53,7 +53,7 @@ type revocations struct {
 	news    chan []byte // to be gossiped
 
 	mu    sync.Mutex
-	kept  map[who]revoked          // guarded by mu; in the keeper, too
+	kept  map[who]revoked          // guarded by mu; of those in the keeper, or higher
 	heard *lru.Cache[who, revoked] // guarded by mu; of strangers
 	queue []identity.PeerID        // guarded by mu; peers to exchange with
 	wake  chan struct{}            // capacity 1
@@ -118,7 +118,7 @@ func (s *revocations) put(v revoked, kept bool) {
 	if have, ok := s.heard.Peek(w); ok && have.r.Serial > v.r.Serial {
 		return
 	}
-	if kept {
+	if _, ok := s.kept[w]; kept || ok { // a higher one that could not be stored counts in a lower one's place, too
 		s.kept[w] = v
 		s.heard.Remove(w)
 		return
@@ -174,21 +174,30 @@ func (d *Directory) Dealt(ctx context.Context, account identity.AccountID) error
 	return errors.Join(errs...)
 }
 
-// of is what is known of an account.
-func (s *revocations) of(account identity.AccountID) (all []revoked) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for w, v := range s.kept {
-		if w.account == account {
-			all = append(all, v)
+// of is what is known of accounts, of each at most [MaxRevocations], in the order in which they are named.
+func (s *revocations) of(accounts ...identity.AccountID) (all []revoked) {
+	by := make(map[identity.AccountID][]revoked, len(accounts))
+	for _, a := range accounts {
+		by[a] = nil
+	}
+	add := func(v revoked) {
+		if have, ok := by[v.r.Account]; ok && len(have) < MaxRevocations {
+			by[v.r.Account] = append(have, v)
 		}
+	}
+	s.mu.Lock()
+	for _, v := range s.kept {
+		add(v)
 	}
 	for _, v := range s.heard.Values() {
-		if v.r.Account == account {
-			all = append(all, v)
-		}
+		add(v)
 	}
-	return all[:min(len(all), MaxRevocations)]
+	s.mu.Unlock()
+	for _, a := range accounts {
+		all = append(all, by[a]...)
+		delete(by, a)
+	}
+	return all
 }
 
 // Revoked is an error that wraps [identity.ErrRevoked] if a revocation is known that makes del void, and nil else.
@@ -216,16 +225,9 @@ func (d *Directory) Self() error { return d.Revoked(d.own.d) }
 
 // told is what another peer is told: what is known of these accounts and of this one.
 func (d *Directory) told(accounts ...identity.AccountID) (list [][]byte) {
-	seen := map[identity.AccountID]bool{}
-	for _, a := range append(accounts, d.own.d.Account) {
-		if seen[a] {
-			continue
-		}
-		seen[a] = true
-		for _, v := range d.revoked.of(a) {
-			if len(list) < MaxRevocations {
-				list = append(list, v.raw)
-			}
+	for _, v := range d.revoked.of(append(accounts, d.own.d.Account)...) {
+		if len(list) < MaxRevocations {
+			list = append(list, v.raw)
 		}
 	}
 	return list

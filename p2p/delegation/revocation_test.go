@@ -215,6 +215,33 @@ func TestRevocationFlood(t *testing.T) {
 	})
 }
 
+// TestRevocationNotStored: a higher revocation counts although it could not be stored, and is news no more.
+func TestRevocationNotStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := p2ptest.NewNet(t)
+		a, b := joinParty(t, net), joinParty(t, net)
+		k := &keeper{accounts: map[identity.AccountID]bool{a.dev.Account(): true}}
+		if err := b.dir.Remember(t.Context(), k); err != nil {
+			t.Fatal(err)
+		}
+		again := a.second(t, 8)
+		if _, err := b.dir.Learn(t.Context(), a.revoke(t, again.Device, 7)); err != nil {
+			t.Fatal(err)
+		}
+		k.full = errors.New("disk full")
+		higher := a.revoke(t, again.Device, 8)
+		if news, err := b.dir.Learn(t.Context(), higher); !news || !errors.Is(err, k.full) {
+			t.Fatal(news, err)
+		}
+		if err := b.dir.Revoked(again); !errors.Is(err, identity.ErrRevoked) {
+			t.Errorf("it does not count: %v", err)
+		}
+		if news, err := b.dir.Learn(t.Context(), higher); news || err != nil {
+			t.Errorf("it is news again: %v", err)
+		}
+	})
+}
+
 // TestRevocationOfALaterPartner: what was heard of a stranger is kept for ever once he is dealt with.
 func TestRevocationOfALaterPartner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -237,6 +264,7 @@ func TestRevocationOfALaterPartner(t *testing.T) {
 // keeper keeps revocations of some accounts.
 type keeper struct {
 	accounts map[identity.AccountID]bool
+	full     error
 
 	mu   sync.Mutex
 	list [][]byte // guarded by mu
@@ -246,6 +274,9 @@ func (k *keeper) KeepRevocation(_ context.Context, raw []byte) (bool, error) {
 	r, err := identity.OpenRevocation(raw)
 	if err != nil || !k.accounts[r.Account] {
 		return false, err
+	}
+	if k.full != nil {
+		return false, k.full
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
