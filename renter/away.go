@@ -114,12 +114,15 @@ func (j *job) bringAllowance(ctx context.Context, ask func(work.Ask) error) erro
 		return err
 	}
 	return errors.Join(err, j.update(ctx, func(r *record) {
+		if !refused {
+			r.Taken, r.TakenUntil = max(r.Taken, rec.Allowed), max(r.TakenUntil, rec.AllowedUntil)
+		}
 		if string(r.Allowance) != string(rec.Allowance) {
 			return // a later one is to be brought
 		}
 		if r.AllowTold = true; refused {
 			why = why.Clean()
-			r.AllowRefused = &why
+			r.AllowRefused, r.Allowed, r.AllowedUntil = &why, r.Taken, r.TakenUntil
 		}
 	}, nil))
 }
@@ -154,45 +157,34 @@ func (j *job) keepAllowance(ctx context.Context) {
 	}
 }
 
-// promised is what an allowance lets the lane come to; 0 without one, or if the provider did not take it.
-func (r record) promised() money.Micro {
-	if r.AllowRefused != nil {
-		return 0
-	}
-	return r.Allowed
-}
-
 // unseen is how much of a silence this side's own meter counts, in milliseconds: at most maxUnseen, or what an allowance lets run, by its
 // time, its amount and the term, whichever is less.
 func (j *job) unseen(silence uint64) uint64 {
-	began := time.Now().Add(-time.Duration(min(silence, 1<<40)) * time.Millisecond)
-	return min(silence, max(maxUnseen, j.covered(j.record(), j.meter.Billable(), began)))
+	rec, began := j.record(), time.Now().Add(-time.Duration(min(silence, 1<<40))*time.Millisecond)
+	return min(silence, max(maxUnseen, j.covered(rec.Allowed, rec.AllowedUntil, j.meter.Billable(), began)))
 }
 
-// covered is how long a job that ran for own milliseconds may run from a time on under its allowance, in milliseconds.
-func (j *job) covered(rec record, own uint64, from time.Time) uint64 {
+// covered is how long a job that ran for own milliseconds may run from a time on under an allowance, in milliseconds.
+func (j *job) covered(allowed money.Micro, until int64, own uint64, from time.Time) uint64 {
 	charge, err := money.Charge(j.accept.Rate, j.accept.Quantity, own)
-	if err != nil || rec.promised() <= charge {
+	if err != nil || allowed <= charge {
 		return 0
 	}
-	left := max(time.UnixMilli(rec.AllowedUntil).Sub(from), 0)
-	pays := money.Lasts(rec.promised()-charge, j.accept.Rate, j.accept.Quantity)
+	left := max(time.UnixMilli(until).Sub(from), 0)
+	pays := money.Lasts(allowed-charge, j.accept.Rate, j.accept.Quantity)
 	term := uint64(j.accept.Term) * 1000
 	return min(uint64(left/time.Millisecond), uint64(pays/time.Millisecond), term-min(term, own))
 }
 
-// patience is how long a silent provider is waited for: an absence that was allowed for is none of its.
+// patience is how long a silent provider is waited for: an absence that it took an allowance for is none of its.
 func (j *job) patience(rec record, silent time.Duration, own uint64) time.Duration {
-	if !rec.AllowTold {
-		return j.a.conf.GiveUp
-	}
-	return j.a.conf.GiveUp + time.Duration(j.covered(rec, own, time.Now().Add(-silent)))*time.Millisecond
+	return j.a.conf.GiveUp + time.Duration(j.covered(rec.Taken, rec.TakenUntil, own, time.Now().Add(-silent)))*time.Millisecond
 }
 
 // most is the most that the lane can still come to when it is given up and the provider has not said what ran meanwhile: what was allowed,
 // as far as this side's own measure bears it out.
 func (j *job) most(rec record) (money.Micro, error) {
-	if rec.End != nil || rec.Lease == nil || rec.promised() == 0 {
+	if rec.End != nil || rec.Lease == nil || rec.Allowed == 0 {
 		return 0, nil
 	}
 	if j.meter.State() == meter.Running {
@@ -201,7 +193,7 @@ func (j *job) most(rec record) (money.Micro, error) {
 		}
 	}
 	charge, err := j.meter.Charge()
-	return min(charge, rec.promised(), rec.Budget), err
+	return min(charge, rec.Allowed, rec.Budget), err
 }
 
 // payAllowed signs for what ran under an allowance, when the provider's end comes after this side gave the lease up.
@@ -211,8 +203,8 @@ func payAllowed(tx *books.Tx, r *record, lane books.Lane, end market.End) error 
 	if err != nil {
 		return err
 	}
-	amount := min(charge, end.Charge, r.promised(), r.Budget, *lane.Final)
-	if amount <= lane.Amount || unreceipted(lane) {
+	amount := min(charge, end.Charge, r.Allowed, r.Budget, *lane.Final)
+	if amount <= lane.Amount || unreceipted(lane) || lane.Frozen() {
 		return nil
 	}
 	_, err = tx.SignVoucher(lane.Lane, amount, segments)

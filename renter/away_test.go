@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/meter"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
+	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/renter/control/api"
 )
 
@@ -90,15 +92,17 @@ func TestAway(t *testing.T) {
 // A provider that claims more than can have run in an absence gets what can have, and never more than was allowed.
 func TestAwayLies(t *testing.T) {
 	for name, c := range map[string]struct {
-		most  string // of the allowance
+		span  int    // of the allowance, in seconds
+		most  string // of it
 		claim func(ms uint64) (money.Micro, uint64)
 		least money.Micro
 		cap   money.Micro
 	}{
-		"more than time":      {"1", func(ms uint64) (money.Micro, uint64) { return money.Micro(3 * ms), 3 * ms }, 600_000, 624_000},
-		"more than allowed":   {"0.1", nil, 100_000, 126_000},
-		"more than both":      {"0.1", func(ms uint64) (money.Micro, uint64) { return money.Micro(3 * ms), 3 * ms }, 100_000, 126_000},
-		"more than its hours": {"1", func(ms uint64) (money.Micro, uint64) { return money.Micro(9 * ms), ms }, 600_000, 624_000},
+		"more than time":      {3600, "1", func(ms uint64) (money.Micro, uint64) { return money.Micro(3 * ms), 3 * ms }, 600_000, 624_000},
+		"more than allowed":   {3600, "0.1", nil, 100_000, 126_000},
+		"more than both":      {3600, "0.1", func(ms uint64) (money.Micro, uint64) { return money.Micro(3 * ms), 3 * ms }, 100_000, 126_000},
+		"longer than allowed": {120, "1", nil, 120_000, 146_000},
+		"more than its hours": {3600, "1", func(ms uint64) (money.Micro, uint64) { return money.Micro(9 * ms), ms }, 600_000, 624_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
@@ -107,7 +111,7 @@ func TestAwayLies(t *testing.T) {
 				id := r.order(plenty)
 				r.runs(id)
 				time.Sleep(20 * time.Second)
-				must(t, r.agent.Away(t.Context(), id, api.AwayRequest{Seconds: 3600, Most: c.most}))
+				must(t, r.agent.Away(t.Context(), id, api.AwayRequest{Seconds: c.span, Most: c.most}))
 				r.owner.mu.Lock()
 				r.owner.claim = c.claim
 				r.owner.mu.Unlock()
@@ -150,6 +154,64 @@ func TestRunAway(t *testing.T) {
 				r.ends(id, 10*time.Minute)
 			})
 		})
+	}
+}
+
+// An allowance that the provider took stands, though a later one is refused, or never reached it.
+func TestAwayTwice(t *testing.T) {
+	for name, late := range map[string]bool{"refused": false, "not heard of": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				r.owner.t = t
+				r.owner.allowing(nil)
+				id := r.order(plenty)
+				r.runs(id)
+				time.Sleep(20 * time.Second)
+				must(t, r.agent.Away(t.Context(), id, api.AwayRequest{Seconds: 600}))
+				if !late {
+					r.owner.allowing(reason.Errorf(reason.CreditLimit, "0.1 left"))
+					if err := r.agent.Away(t.Context(), id, api.AwayRequest{Seconds: 1200}); !reason.Is(err, reason.CreditLimit) {
+						t.Fatal(err)
+					}
+				}
+				r.net.Partition(r.dev.Peer(), r.owner.dev.Peer())
+				if late {
+					time.Sleep(time.Second)
+					if err := r.agent.Away(t.Context(), id, api.AwayRequest{Seconds: 1200}); !errors.Is(err, ErrSilent) {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(5 * time.Minute)
+				if r.job(id).Release != nil {
+					t.Fatal("released within the time of the allowance that was taken")
+				}
+				r.net.Heal(r.dev.Peer(), r.owner.dev.Peer())
+				time.Sleep(time.Minute)
+				r.owner.ends()
+				if rec := r.ends(id, time.Minute); rec.Paid < 360_000 {
+					t.Errorf("%v paid", rec.Paid)
+				}
+			})
+		})
+	}
+}
+
+// What a release says is all that is paid beyond what was signed, but for what was allowed.
+func TestAgreeAfterARelease(t *testing.T) {
+	_, _, dev, err := identity.Generate()
+	must(t, err)
+	release, err := dev.Seal(market.DomainRelease, market.Release{
+		Header: dev.Header(market.Version), Delegation: dev.DelegationHash(), Lease: market.LeaseID{1}, Beat: 1, Charge: 20_000, Reason: reason.New(reason.StoppedRenter, ""),
+	})
+	must(t, err)
+	m := meter.New(1 << 63)
+	must(t, m.Start(testRate, 1, 0))
+	must(t, m.Sample(90_000))
+	for allowed, want := range map[money.Micro]money.Micro{0: 20_000, 10_000: 20_000, 60_000: 60_000, 1_000_000: 80_000} {
+		got, _, err := (&job{meter: m}).agree(record{Budget: plenty, Release: release, Allowed: allowed}, 80_000, 80_000)
+		if err != nil || got != want {
+			t.Errorf("%v allowed: %v, %v; want %v", allowed, got, err, want)
+		}
 	}
 }
 

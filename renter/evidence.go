@@ -22,7 +22,7 @@ type evidenced struct {
 
 // Limits of what a provider can make this side keep: an honest one ends an interval each tick, and a few at pauses.
 const (
-	evidencedBurst = 32
+	evidencedBurst = 32 // and as many at once wait to be stored with a claim
 	evidencedEach  = work.TickInterval / 2 * time.Second
 	paidMost       = 64 // vouchers whose receipts are compared
 )
@@ -43,7 +43,7 @@ func (j *job) takeEvidence(b work.Beat) (*books.Interval, error) {
 	v := &books.Interval{At: b.Seq, Evidence: b.Evidence}
 	idle := e.Billable == j.ev.last.Billable && e.State == j.ev.last.State && e.Why == j.ev.last.Why
 	room := evidencedBurst + int(time.Since(j.begun)/evidencedEach)
-	if !idle && e.Beat > j.ev.last.Beat && j.ev.took < room {
+	if !idle && e.Beat > j.ev.last.Beat && j.ev.took < room && len(j.ev.wait) < evidencedBurst {
 		j.ev.wait, j.ev.last = append(j.ev.wait, *v), e
 		j.ev.took++
 	}

@@ -114,6 +114,17 @@ func TestEvidenceLies(t *testing.T) {
 			})
 		})
 	}
+	bubble(t, func(t *testing.T, r *rig) { // nor its memory, by never claiming
+		r.owner.evident(func(b *work.Beat, e *work.Evidence) { b.Claim, e.Why = false, reason.Code(make([]byte, b.Seq%30)) })
+		id := r.order(plenty)
+		r.runs(id)
+		time.Sleep(20 * time.Minute)
+		r.owner.ends()
+		r.ends(id, time.Minute)
+		if got := len(r.lines(id)); got > evidencedBurst+1 { // and the last voucher
+			t.Errorf("%d intervals waited", got)
+		}
+	})
 	bubble(t, func(t *testing.T, r *rig) {
 		n := 0
 		r.owner.evident(func(_ *work.Beat, e *work.Evidence) { // another reason in each beat

@@ -54,7 +54,7 @@ func (j *job) agree(rec record, claim money.Micro, billable uint64) (money.Micro
 		if err != nil {
 			return 0, nil, err
 		}
-		amount = min(amount, max(r.Charge, rec.promised()))
+		amount = min(amount, max(r.Charge, rec.Allowed))
 	}
 	return amount, segments, nil
 }

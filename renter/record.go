@@ -61,10 +61,12 @@ type record struct {
 	Away         uint32         `cbor:"47,keyasint,omitempty"` // seconds, to be allowed for when the job runs
 	AwayMost     money.Micro    `cbor:"48,keyasint,omitempty"` // beyond what it costs then; 0: what the time costs
 	Allowance    []byte         `cbor:"49,keyasint,omitempty"` // sealed voucher.Allowance
-	Allowed      money.Micro    `cbor:"50,keyasint,omitempty"` // by it
+	Allowed      money.Micro    `cbor:"50,keyasint,omitempty"` // by it; by the one before if it was refused
 	AllowedUntil int64          `cbor:"51,keyasint,omitempty"`
 	AllowTold    bool           `cbor:"52,keyasint,omitempty"` // the provider answered to it
 	AllowRefused *reason.Reason `cbor:"53,keyasint,omitempty"` // it was not taken, or could not be signed
+	Taken        money.Micro    `cbor:"54,keyasint,omitempty"` // by the newest that the provider took: it stands when a later one is refused
+	TakenUntil   int64          `cbor:"55,keyasint,omitempty"`
 }
 
 const recordVersion = 1
