@@ -39,6 +39,7 @@ func TestHelp(t *testing.T) {
 		"agent --help":         {"gpufair agent stop"},
 		"agent run --help":     {"in the foreground"},
 		"doctor --help":        {"13 something needs attention"},
+		"auction --help":       {"docs/auctions.md"},
 		"ledger --help":        {},
 		"ledger verify --help": {"10 behind"},
 		"settle --help":        {"--amount"},

@@ -54,6 +54,7 @@ func (a *app) root() *cobra.Command {
 	d := a.daemon()
 	return a.Root(
 		a.searchCommand(), a.showCommand(), a.runCommand(), a.psCommand(), a.logsCommand(), a.stopCommand(), a.awayCommand(), a.resultsCommand(),
+		a.auctionCommand(),
 		d.Ledger(), d.Credit(), d.Settle(), d.Identity(), d.Join(), d.Peers(), a.agentCommand(), a.doctorCommand(),
 		cli.ConfigCommand(a.Program, defaults, settingsHeader),
 	)
