@@ -70,12 +70,12 @@ func load(dir string) (account ed25519.PrivateKey, dev *Device, err error) {
 	if err := checkPresent(dir); err != nil {
 		return nil, nil, err
 	}
-	device, err := readKey(filepath.Join(dir, deviceFile))
+	path := filepath.Join(dir, delegationFile)
+	raw, linked, err := readDelegation(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	path := filepath.Join(dir, delegationFile)
-	raw, linked, err := readDelegation(path)
+	device, err := keyInUse(dir, raw)
 	if err != nil {
 		return nil, nil, err
 	}

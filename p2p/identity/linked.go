@@ -42,7 +42,11 @@ func Ask(dir string) (text string, device PeerID, err error) {
 func deviceKey(dir string) (ed25519.PrivateKey, error) {
 	err := checkPresent(dir)
 	if err == nil {
-		return readKey(filepath.Join(dir, deviceFile))
+		raw, _, err := readDelegation(filepath.Join(dir, delegationFile))
+		if err != nil {
+			return nil, err
+		}
+		return keyInUse(dir, raw)
 	}
 	if !errors.Is(err, ErrNoIdentity) {
 		return nil, err
