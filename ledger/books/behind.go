@@ -41,7 +41,7 @@ func (b *Books) Behind(ctx context.Context, note []byte) error {
 	if first {
 		b.config.Log.Error("ledger is read-only: a peer holds what this device signed and this ledger lacks", "err", cause)
 	}
-	return errors.Join(cause, b.keepBehind(own, cp))
+	return errors.Join(cause, b.keepBehind(ctx, own, cp))
 }
 
 // contradicted is nil if the ledger begins as cp says, or how it does not.
@@ -66,8 +66,14 @@ func (b *Books) contradicted(ctx context.Context, cp history.Checkpoint) (cause,
 }
 
 // keepBehind makes a head durable beside the head note, unless one that is further ahead is there.
-func (b *Books) keepBehind(note []byte, cp history.Checkpoint) error {
-	if have, ok, err := b.readBehind(); err == nil && ok {
+func (b *Books) keepBehind(ctx context.Context, note []byte, cp history.Checkpoint) error {
+	var have history.Checkpoint
+	ok := false
+	err := b.View(ctx, func(r *Reader) (err error) {
+		have, ok, err = r.readBehind()
+		return err
+	})
+	if err == nil && ok {
 		if o := have.Origin.Epoch; o > cp.Origin.Epoch || o == cp.Origin.Epoch && have.Size >= cp.Size {
 			return nil
 		}
@@ -79,8 +85,8 @@ func (b *Books) keepBehind(note []byte, cp history.Checkpoint) error {
 }
 
 // readBehind reads the file; ok is false if there is none.
-func (b *Books) readBehind() (cp history.Checkpoint, ok bool, err error) {
-	raw, err := b.disk.Read(behindName)
+func (r *Reader) readBehind() (cp history.Checkpoint, ok bool, err error) {
+	raw, err := r.b.disk.Read(behindName)
 	if errors.Is(err, fs.ErrNotExist) {
 		return cp, false, nil
 	}
@@ -88,7 +94,7 @@ func (b *Books) readBehind() (cp history.Checkpoint, ok bool, err error) {
 		return cp, false, fmt.Errorf("read a peer's word on the ledger: %w", err)
 	}
 	if len(raw) <= maxBehind {
-		if cp, err = history.Open(raw, b.config.Device.Peer()); err == nil {
+		if cp, err = r.openOwn(raw); err == nil {
 			return cp, true, nil
 		}
 	}
@@ -98,7 +104,12 @@ func (b *Books) readBehind() (cp history.Checkpoint, ok bool, err error) {
 
 // compareBehind compares the ledger with the head that a peer once showed. One of an earlier epoch says nothing any more.
 func (b *Books) compareBehind(ctx context.Context) error {
-	cp, ok, err := b.readBehind()
+	var cp history.Checkpoint
+	ok := false
+	err := b.View(ctx, func(r *Reader) (err error) {
+		cp, ok, err = r.readBehind()
+		return err
+	})
 	if err != nil && !ok {
 		return err
 	}

@@ -129,13 +129,13 @@ func TestBehindGrows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if cp, ok, err := p.readBehind(); err != nil || !ok || cp.Size != 9 {
+	if cp, ok, err := heldBehind(p); err != nil || !ok || cp.Size != 9 {
 		t.Errorf("%+v, %v, %v", cp, ok, err)
 	}
 	if err := p.Behind(t.Context(), claim(t, p.dev, epoch+1, 2, 1)); !errors.Is(err, ErrBehind) {
 		t.Errorf("a head of a later epoch: %v", err)
 	}
-	if cp, _, _ := p.readBehind(); cp.Size != 2 {
+	if cp, _, _ := heldBehind(p); cp.Size != 2 {
 		t.Errorf("%+v", cp)
 	}
 	must(t, os.WriteFile(filepath.Join(p.dir, behindName), []byte("x"), 0o600))
@@ -296,4 +296,14 @@ func TestNobodyRewritesUnseen(t *testing.T) {
 			}
 		}
 	})
+}
+
+// heldBehind reads what a peer once showed.
+func heldBehind(p *party) (cp history.Checkpoint, ok bool, err error) {
+	p.tb.Helper()
+	err = p.View(p.tb.Context(), func(r *Reader) (err error) {
+		cp, ok, err = r.readBehind()
+		return err
+	})
+	return cp, ok, err
 }

@@ -221,7 +221,7 @@ func (b *Books) compareHead(ctx context.Context) error {
 
 // checkHead checks that the log still has the root that the head note was signed for.
 func (r *Reader) checkHead(note headNote) error {
-	cp, err := history.Open([]byte(note.Checkpoint), r.b.config.Device.Peer())
+	cp, err := r.openOwn([]byte(note.Checkpoint))
 	if err != nil {
 		return fmt.Errorf("%w: head note: %w", ErrForged, err)
 	}

@@ -261,7 +261,7 @@ func (a *audit) begins(what string, cp history.Checkpoint) error {
 
 // shown compares the ledger with the head that a peer once showed: see [Books.Behind].
 func (a *audit) shown() error {
-	cp, ok, err := a.r.b.readBehind()
+	cp, ok, err := a.r.readBehind()
 	if err != nil && ok {
 		return corrupt("file "+behindName, "%v", err)
 	}

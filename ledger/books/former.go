@@ -1,0 +1,108 @@
+package books
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/history"
+	"github.com/gpufair/gpufair/p2p/identity"
+)
+
+// openOwn opens a head of this ledger that lies on this disk: signed by this device, or by one that it replaced. A device that was
+// replaced left its delegation here ([Books.KeepOwn]), so nobody else's head passes.
+func (r *Reader) openOwn(note []byte) (history.Checkpoint, error) {
+	own := r.b.config.Device.Peer()
+	line, _, _ := bytes.Cut(note, []byte("\n"))
+	o, err := history.ParseOrigin(string(line))
+	if err != nil || o.Peer == own {
+		return history.Open(note, own)
+	}
+	former, err := r.isFormer(o.Peer)
+	if err != nil {
+		return history.Checkpoint{}, err
+	}
+	if !former {
+		return history.Checkpoint{}, fmt.Errorf("head of %s: %w: this is device %s", o, identity.ErrSigner, own)
+	}
+	return history.Open(note, o.Peer)
+}
+
+// isFormer reports whether a device of this account is known by a delegation that is kept here. It looks through all of them: for a
+// start, not for each record.
+func (r *Reader) isFormer(device identity.PeerID) (bool, error) {
+	for p, err := range r.own.Iterate([]byte("d/"), nil) {
+		if err != nil {
+			return false, err
+		}
+		if d, err := identity.OpenDelegation(p.Value); err == nil && d.Device == device && d.Account == r.b.self {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Hanging is what only the device that signed it can bring to its end, so that changing the device would break it off. What is owed is no
+// part of it: any device of the account settles that.
+type Hanging struct {
+	Running     int // leases that have not ended
+	Unconfirmed int // leases that ended, whose last voucher this side has still to sign, or the provider to receive
+	Holds       int // bids with a hold
+	Proposals   int // payments that this side proposed and the other has not answered
+	Clearings   int // circles of debts that are being cleared
+	Disputes    int // that are open
+	Unsure      int // counterparties that have not answered since a restore
+}
+
+// None reports whether nothing hangs on the device.
+func (h Hanging) None() bool { return h == Hanging{} }
+
+// Hanging counts what hangs on this device.
+func (r *Reader) Hanging() (h Hanging, err error) {
+	err = r.EachLane(func(l Lane) error {
+		switch {
+		case !l.Closed():
+			h.Running++
+		case l.Channel.RoleOf(r.b.self) == ledger.AsRenter && !l.Frozen() && (l.Missing() > 0 || l.Amount < *l.Final):
+			h.Unconfirmed++
+		}
+		return nil
+	})
+	if err != nil {
+		return h, err
+	}
+	err = each(r.own, "hold/", func(_ []byte, v Held) error {
+		if v.Left > 0 {
+			h.Holds++
+		}
+		return nil
+	})
+	if err != nil {
+		return h, err
+	}
+	err = each(r.own, "set/", func(_ []byte, v Settled) error {
+		if v.State == Proposed {
+			h.Proposals++
+		}
+		return nil
+	})
+	if err != nil {
+		return h, err
+	}
+	err = r.EachDispute(func(d Dispute) error {
+		if d.Open(r.at) {
+			h.Disputes++
+		}
+		return nil
+	})
+	if err != nil {
+		return h, err
+	}
+	clearings, err := r.OpenClearings()
+	if err != nil {
+		return h, err
+	}
+	pending, err := r.ToAsk()
+	h.Clearings, h.Unsure = len(clearings), len(pending)
+	return h, err
+}
