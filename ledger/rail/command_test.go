@@ -1,0 +1,165 @@
+//go:build unix
+
+package rail_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpufair/gpufair/ledger/rail"
+)
+
+// program writes a program of the shell, where the user that runs it can read it, and gives it.
+func program(t *testing.T, text string) rail.Command {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rail")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "program")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return rail.Command{Args: []string{path, "a b", "$(id)"}, Timeout: 20 * time.Second}
+}
+
+var (
+	invoice = rail.Request{Action: rail.Invoice, Key: strings.Repeat("ab", 32), Account: "gfme", Peer: "gfyou", Unit: "CREDIT", Amount: "3.5", Methods: []string{"bank"}}
+	check   = rail.Request{Action: rail.Check, Reference: "17", Method: "bank", Amount: "3.5"}
+	pay     = rail.Request{Action: rail.Pay, Reference: "17", Method: "bank", Pay: "IBAN", Amount: "3.5"}
+)
+
+// TestAnswers are what a program may say to each action, and what not.
+func TestAnswers(t *testing.T) {
+	for _, x := range []struct {
+		ask  rail.Request
+		says string
+		want rail.Answer // zero: an error
+	}{
+		{invoice, `{"reference":"17","pay":"IBAN XY","later":1}`, rail.Answer{State: rail.Open, Reference: "17", Method: "bank", Pay: "IBAN XY"}},
+		{invoice, `{"reference":"17","method":"lightning","state":"open"}`, rail.Answer{State: rail.Open, Reference: "17", Method: "lightning"}},
+		{invoice, `{"reference":"17","state":"paid"}`, rail.Answer{}},
+		{invoice, `{}`, rail.Answer{}},
+		{invoice, ``, rail.Answer{}},
+		{invoice, `not json`, rail.Answer{}},
+		{invoice, `{"reference":"a\u0007"}`, rail.Answer{}},
+		{invoice, `{"reference":"` + strings.Repeat("x", 129) + `"}`, rail.Answer{}},
+		{invoice, `{"reference":"1","pay":"` + strings.Repeat("x", 5000) + `"}`, rail.Answer{}},
+		{invoice, `{"reference":"17"}{"reference":"18"}`, rail.Answer{}},
+		{check, `{"state":"open"}`, rail.Answer{State: rail.Open}},
+		{check, `{"state":"paid","amount":"3.5"}`, rail.Answer{State: rail.Paid, Amount: "3.5"}},
+		{check, `{"state":"expired"}`, rail.Answer{State: rail.Expired}},
+		{check, `{"state":"refused"}`, rail.Answer{}},
+		{check, `{"state":"yes"}`, rail.Answer{}},
+		{pay, `{"state":"paid"}`, rail.Answer{State: rail.Paid}},
+		{pay, `{"state":"refused","why":"no route"}`, rail.Answer{State: rail.Refused, Why: "no route"}},
+		{pay, `{"state":"expired"}`, rail.Answer{}},
+	} {
+		got, err := program(t, "cat >/dev/null\ncat <<'END'\n"+x.says+"\nEND\n").Do(t.Context(), x.ask)
+		if got != x.want && x.want != (rail.Answer{}) || (x.want == rail.Answer{}) != errors.Is(err, rail.ErrAnswer) {
+			t.Errorf("%s: %.80q: %+v, %v", x.ask.Action, x.says, got, err)
+		}
+	}
+}
+
+// TestRequest is what a program reads: one line, all of it, and no shell before it.
+func TestRequest(t *testing.T) {
+	c := program(t, `read line
+[ "$1" = "a b" ] && [ "$2" = '$(id)' ] || exit 9
+printf '%s' "$line" >&2
+exit 1
+`)
+	_, err := c.Do(t.Context(), rail.Request{Action: rail.Invoice, Key: "k", Account: "gfme", Peer: "gfyou", Unit: "EUR", Amount: "1"})
+	want := `{\"version\":1,\"action\":\"invoice\",\"key\":\"k\",\"account\":\"gfme\",\"peer\":\"gfyou\",\"unit\":\"EUR\",\"amount\":\"1\"}`
+	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "exit status 1") {
+		t.Error(err)
+	}
+}
+
+// TestConfined: none of the daemon's environment, files and rights.
+func TestConfined(t *testing.T) {
+	t.Setenv("GPUFAIR_SECRET", "x")
+	inherited, err := syscall.Dup(0) // not to be closed by exec
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(inherited)
+	c := program(t, `cat >/dev/null
+[ "$(pwd)" = / ] || exit 2
+env | grep -q SECRET && exit 3
+fds=$(ls /proc/self/fd 2>/dev/null | tr "\n" " "); [ "$fds" = "0 1 2 3 " ] || [ "$fds" = "0 1 10 2 3 " ] || [ ! -d /proc/self ] || { echo "$fds" >&2; exit 4; }
+[ "$(id -u)" != 0 ] || exit 5
+[ "$(id -G)" = "$(id -g)" ] || [ "`+fmt.Sprint(os.Geteuid())+`" != 0 ] || exit 6
+echo '{"state":"open"}'
+`)
+	if _, err := c.Do(t.Context(), check); err != nil {
+		t.Error(err)
+	}
+	if os.Geteuid() == 0 {
+		c.User = "root"
+		if _, err := c.Do(t.Context(), check); err == nil {
+			t.Error("it ran as root")
+		}
+	}
+	if err := os.Chmod(c.Args[0], 0o777); err != nil {
+		t.Fatal(err)
+	}
+	c.User = ""
+	if _, err := c.Do(t.Context(), check); err == nil || !strings.Contains(err.Error(), "may change it") {
+		t.Errorf("a program that anybody may change: %v", err)
+	}
+}
+
+// TestMisbehaves: a program that hangs, floods, fails or is not there ends soon, with a line that says so; nothing of it is left running.
+func TestMisbehaves(t *testing.T) {
+	mark := filepath.Join(t.TempDir(), "mark")
+	for name, x := range map[string]struct{ text, want string }{
+		"hangs":       {"sleep 1000\n", "no answer within 1s"},
+		"hangs apart": {"sleep 1000 & wait\n", "no answer within 1s"},
+		"floods":      {"exec cat /dev/zero\n", "more than 65536 bytes"},
+		"chatters":    {"head -c 1000000 /dev/zero >&2; echo gone >&2; exit 3\n", "exit status 3"},
+		"dies":        {"kill -9 $$\n", "signal: killed"},
+		"fails":       {"echo first >&2; printf 'no money\\033[2J\\n' >&2; exit 1\n", `exit status 1 (it said "no money [2J")`},
+		"holds pipes": {"echo '{\"state\":\"open\"}'; (sleep 1000; touch " + mark + ") &\n", ""},
+	} {
+		c := program(t, x.text)
+		c.Timeout = time.Second
+		if x.want != "" && !strings.HasPrefix(x.want, "no answer") {
+			c.Timeout = time.Minute
+		}
+		_, err := c.Do(t.Context(), check)
+		if x.want != "" && (err == nil || !strings.Contains(err.Error(), x.want)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := program(t, "exit 75\n").Do(t.Context(), check); !errors.Is(err, rail.ErrLater) {
+		t.Errorf("later: %v", err)
+	}
+	if _, err := (rail.Command{Args: []string{"/nowhere/there"}}).Do(t.Context(), check); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("not there: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := program(t, "sleep 1000\n").Do(ctx, check); !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped: %v", err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for _, c := range []rail.Command{{}, {Args: []string{"pay.sh"}}, {Args: []string{"/bin/pay"}, Timeout: time.Hour}, {Args: []string{"/bin/pay"}, Timeout: 1}} {
+		if c.Validate() == nil {
+			t.Errorf("%+v passes", c)
+		}
+	}
+	if err := (rail.Command{Args: []string{"/bin/pay", "x"}}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
