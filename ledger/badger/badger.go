@@ -315,13 +315,10 @@ func valueOf(item *badger.Item) ([]byte, error) {
 	return v, nil
 }
 
-// prefetch is how many values an iterator reads ahead: most loops are short.
-const prefetch = 16
-
 func (r reader) Iterate(prefix, from []byte) iter.Seq2[kv.Pair, error] {
 	return func(yield func(kv.Pair, error) bool) {
 		opts := badger.DefaultIteratorOptions
-		opts.Prefix, opts.PrefetchSize = prefix, prefetch
+		opts.Prefix, opts.PrefetchValues = prefix, false // a goroutine for each value, of which most lie beside their keys
 		it := r.txn.NewIterator(opts)
 		defer it.Close()
 		if bytes.Compare(from, prefix) < 0 {

@@ -1,6 +1,7 @@
 package books
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"runtime"
@@ -10,6 +11,63 @@ import (
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
+
+// promises is the check of all vouchers, receipts and allowances, which runs beside the walk over the entries: neither needs the other, and
+// both are long.
+type promises struct {
+	by   *audit // with a reader of its own
+	of   *audit
+	end  chan struct{} // closed: nobody waits for it any more
+	done chan error
+}
+
+// startPromises begins the check.
+func (a *audit) startPromises() *promises {
+	r := *a.r
+	r.powers = nil
+	p := &promises{by: &audit{r: &r}, of: a, end: make(chan struct{}), done: make(chan error, 1)}
+	go func() {
+		err := p.by.r.EachLane(func(l Lane) error {
+			select {
+			case <-p.end:
+				return errStopped
+			default:
+				return p.by.promised(l)
+			}
+		})
+		p.done <- err
+		close(p.done)
+	}()
+	return p
+}
+
+var errStopped = errors.New("the check was stopped")
+
+// wait gives what came of it.
+func (p *promises) wait() error {
+	err := <-p.done
+	p.of.checked += p.by.checked
+	return err
+}
+
+// stop ends it: its reader is not used any more.
+func (p *promises) stop() {
+	close(p.end)
+	for range p.done {
+	}
+}
+
+// promised checks all that was signed on a lane.
+func (a *audit) promised(l Lane) error {
+	name := "lane " + l.Lane.Short()
+	if err := a.vouchers(name, l); err != nil {
+		return err
+	}
+	if err := a.allowance(name, l); err != nil {
+		return err
+	}
+	return a.rate(name, l)
+}
 
 // aheadOf is how many vouchers of a lane are opened at once: enough for every core, and little to hold.
 const aheadOf = 512

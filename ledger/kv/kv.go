@@ -78,7 +78,8 @@ func (o Owner) known() bool {
 // Pair is a key and its value. Both belong to the reader: they stay valid after the transaction and may be changed.
 type Pair struct{ Key, Value []byte }
 
-// Reader reads one snapshot. Not safe for concurrent use.
+// Reader reads one snapshot. A view's may be used by several goroutines at once, which must all be done when its function returns; one of an
+// update, or a loop, belongs to one.
 type Reader interface {
 	// Get gives the value under key, or [ErrNotFound].
 	Get(key []byte) ([]byte, error)
@@ -87,7 +88,7 @@ type Reader interface {
 	Iterate(prefix, from []byte) iter.Seq2[Pair, error]
 }
 
-// Tx is one owner's part of a transaction. Valid only inside the function that got it; not safe for concurrent use.
+// Tx is one owner's part of a transaction. Valid only inside the function that got it; safe for concurrent use as its [Reader] is.
 type Tx interface {
 	Reader
 	// Set puts value under key when the transaction commits. The store keeps its own copies. ErrTooLarge over the limits above;

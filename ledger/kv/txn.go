@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Txn is a transaction over all owners. Take an owner's part with [Txn.Of]. Valid only inside the function that got it; not safe for
-// concurrent use.
+// Txn is a transaction over all owners. Take an owner's part with [Txn.Of]. Valid only inside the function that got it; that of a
+// view is safe for concurrent use, that of an update is not.
 type Txn struct {
 	base    Reader
 	view    bool

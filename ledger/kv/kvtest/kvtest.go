@@ -27,6 +27,7 @@ func Run(t *testing.T, open Open) {
 		"Limits":          limits,
 		"OwnBytes":        ownBytes,
 		"NestedIteration": nestedIteration,
+		"SharedView":      sharedView,
 		"Closed":          closed,
 		"Cancelled":       cancelled,
 		"OneWriter":       oneWriter,
@@ -226,6 +227,45 @@ func nestedIteration(t *testing.T, open Open) {
 	if w := []string{"aa", "ab", "ba", "bb", "bc"}; !slices.Equal(seen, w) {
 		t.Fatalf("nested iteration: got %q, want %q", seen, w)
 	}
+}
+
+// sharedView: several goroutines read one view, while a writer goes on; the race detector looks on.
+func sharedView(t *testing.T, open Open) {
+	s := store(t, open)
+	const pairs = 300
+	must(t, s.Update(t.Context(), func(x *kv.Txn) error {
+		for i := range pairs {
+			if err := x.Of(kv.Books).Set(fmt.Appendf(nil, "%03d", i), []byte("v")); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	must(t, s.View(t.Context(), func(x *kv.Txn) error {
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				n, r := 0, x.Of(kv.Books)
+				for p, err := range r.Iterate(nil, nil) {
+					v, gerr := r.Get(p.Key)
+					if err != nil || gerr != nil || string(v) != "v" {
+						t.Error(string(v), err, gerr)
+					}
+					n++
+				}
+				if n != pairs {
+					t.Errorf("%d pairs, want %d", n, pairs)
+				}
+			})
+		}
+		all.Go(func() {
+			if err := s.Update(t.Context(), func(x *kv.Txn) error { return x.Of(kv.Books).Set([]byte("new"), []byte("w")) }); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Wait()
+		return nil
+	}))
 }
 
 func closed(t *testing.T, open Open) {
