@@ -55,6 +55,16 @@ type Link struct {
 	Peer    string         `json:"peer,omitempty" doc:"libp2p peer id of the device that asks"`
 }
 
+// Rotation is what `identity rotate` prints.
+type Rotation struct {
+	Old     string    `json:"old" doc:"libp2p peer id of the device that is replaced"`
+	New     string    `json:"new,omitempty" doc:"of the one that replaces it; none with --dry-run"`
+	Hanging []string  `json:"hanging" doc:"what only the old device can bring to its end, in words"`
+	Request string    `json:"request,omitempty" doc:"on a linked PC: for the PC that has the account's key"`
+	Revoked bool      `json:"revoked" doc:"the old device is revoked; else the PC that has the account's key must do it"`
+	Now     *Identity `json:"now,omitempty" doc:"who this PC is from now on"`
+}
+
 // InviteRequest asks for an invite.
 type InviteRequest struct {
 	Credit string `json:"credit,omitempty" doc:"credit that the inviter grants the guest, as an amount; empty: none"`

@@ -23,7 +23,7 @@ func (d *Daemon) Identity() *cobra.Command {
 			"once, at the first start or the first `identity show`, and are never overwritten. `identity link` lets another PC of yours\n" +
 			"act for the same account, with a device key of its own.",
 	}
-	c.AddCommand(d.identityShow(), d.identityLink(), d.identityRevoke(), d.identityExport(), d.identityImport())
+	c.AddCommand(d.identityShow(), d.identityLink(), d.identityRevoke(), d.identityRotate(), d.identityExport(), d.identityImport())
 	return c
 }
 

@@ -5,16 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/ledger/backup"
-	"github.com/gpufair/gpufair/ledger/badger"
 	"github.com/gpufair/gpufair/ledger/books"
-	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/settle"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
@@ -83,31 +79,12 @@ func (b *Base) daily() backup.Daily {
 // StoppedBackup writes a backup of a daemon's ledger while the daemon is stopped. Errors are for people.
 func StoppedBackup(ctx context.Context, state string, w io.Writer) (err error) {
 	const what = "back up the ledger"
-	dir := StoreDir(state)
-	if _, err := FinishRestore(state); err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "the folder "+state+" must belong to this user")
+	err = stopped(ctx, state, what, func(b *books.Books) error {
+		_, err := b.Backup(ctx, w, time.Now())
+		return err
+	})
+	if errors.Is(err, errNoLedger) {
+		err = cli.Fail(cli.ExitNotFound, what, err, "start "+state+"'s daemon once, or give --home DIR")
 	}
-	if _, err := os.Stat(filepath.Join(dir, "badger")); err != nil {
-		return cli.Fail(cli.ExitNotFound, what, err, "there is no ledger in "+state)
-	}
-	dev, err := identity.Load(IdentityDir(state))
-	if err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "the text above says which file")
-	}
-	quiet := slog.New(slog.DiscardHandler)
-	db, err := badger.Open(ctx, badger.Config{Dir: filepath.Join(dir, "badger"), Log: quiet})
-	if err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "start the daemon and back up while it runs")
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	store, err := kv.Open(ctx, db, schema(cli.ThisBuild().Version))
-	if err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "use the release that the text names, or a newer one")
-	}
-	b, err := books.Open(ctx, books.Config{Dir: filepath.Join(dir, "ledger"), Mark: MarkFile(state), Store: store, Device: dev, Log: quiet})
-	if err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "run `ledger recover`")
-	}
-	_, err = b.Backup(ctx, w, time.Now())
-	return errors.Join(err, b.Close())
+	return err
 }

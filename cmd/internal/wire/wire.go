@@ -121,6 +121,9 @@ func (b *Base) openFolders(context.Context) error {
 const SocketName = "api.sock"
 
 func (b *Base) openIdentity(context.Context) error {
+	if err := b.finishRotation(); err != nil {
+		return err
+	}
 	dev, created, err := identity.LoadOrCreate(IdentityDir(b.State), time.Now())
 	if err != nil {
 		return cli.Fail(cli.ExitSystem, "open the identity", err, "the text above says which file; keys are never overwritten")

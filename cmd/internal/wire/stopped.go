@@ -1,0 +1,54 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/ledger/badger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/p2p/identity"
+)
+
+// errNoLedger says that a daemon never had a ledger.
+var errNoLedger = errors.New("there is no ledger")
+
+// stopped calls f with a daemon's ledger while the daemon is stopped: the store's lock says so. The error is errNoLedger where there is
+// none, and else for people; what is what failed.
+func stopped(ctx context.Context, state, what string, f func(*books.Books) error) (err error) {
+	dir := StoreDir(state)
+	if _, err := FinishRestore(state); err != nil {
+		return cli.Fail(cli.ExitSystem, what, err, "the folder "+state+" must belong to this user")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "badger")); errors.Is(err, fs.ErrNotExist) {
+		return errNoLedger
+	}
+	dev, err := identity.Load(IdentityDir(state))
+	if err != nil {
+		return cli.Fail(cli.ExitSystem, what, err, "the text above says which file")
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	db, err := badger.Open(ctx, badger.Config{Dir: filepath.Join(dir, "badger"), Log: quiet})
+	switch {
+	case errors.Is(err, kv.ErrInUse):
+		return cli.Fail(cli.ExitRefused, what, err, "stop the daemon first (`gpufair agent stop`, or Ctrl-C where `gpufaird run` runs)")
+	case err != nil:
+		return cli.Fail(cli.ExitSystem, what, err, "start the daemon: its log says more")
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	store, err := kv.Open(ctx, db, schema(cli.ThisBuild().Version))
+	if err != nil {
+		return cli.Fail(cli.ExitSystem, what, err, "use the release that the text names, or a newer one")
+	}
+	b, err := books.Open(ctx, books.Config{Dir: filepath.Join(dir, "ledger"), Mark: MarkFile(state), Store: store, Device: dev, Log: quiet})
+	if err != nil {
+		return cli.Fail(cli.ExitSystem, what, err, "run `ledger recover`")
+	}
+	err = f(b)
+	return errors.Join(err, b.Close())
+}
