@@ -85,6 +85,39 @@ func (t *Tx) Propose(p Payment) (id wire.Hash, proposal []byte, err error) {
 	return s.ID(), proposal, t.saveSettled(s, Settled{State: Proposed, Proposal: proposal})
 }
 
+// unsigned are the prefixes of the keys that list settlements which one side has signed.
+var unsigned = map[SettlementState]string{Waiting: "wait/", Proposed: "prop/"}
+
+// Unsigned calls f with the settlements of a state that one side has signed, Proposed or Waiting, with peer or, if that is zero, with all.
+func (r *Reader) Unsigned(state SettlementState, peer identity.AccountID, f func(id wire.Hash, s voucher.Settlement) error) error {
+	prefix := []byte(unsigned[state])
+	if peer != (identity.AccountID{}) {
+		prefix = key(unsigned[state], peer[:], []byte("/"))
+	}
+	for p, err := range r.own.Iterate(prefix, nil) {
+		if err != nil {
+			return err
+		}
+		var id wire.Hash
+		if len(p.Key) < len(id) {
+			return fmt.Errorf("unsigned settlement %q: %w", p.Key, ErrCorrupt)
+		}
+		copy(id[:], p.Key[len(p.Key)-len(id):])
+		v, err := r.Settlement(id)
+		if err != nil {
+			return err
+		}
+		s, err := voucher.OpenSettlement(v.Proposal)
+		if err != nil {
+			return fmt.Errorf("settlement %s: %w: %w", id.Short(), ErrForged, err)
+		}
+		if err := f(id, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // paidAs looks for a settlement of the same outside payment that was not refused.
 func (r *Reader) paidAs(s voucher.Settlement) (Settled, bool, error) {
 	pay := s.Payment()
@@ -103,10 +136,12 @@ func (t *Tx) saveSettled(s voucher.Settlement, v Settled) error {
 	v.Changed = t.now.UnixMilli()
 	id, pay, peer := s.ID(), s.Payment(), s.Channel.Peer(t.b.self)
 	errs := []error{save(t.own, settlementKey(id), v)}
-	if wait := key("wait/", peer[:], []byte("/"), id[:]); v.State == Waiting {
-		errs = append(errs, t.own.Set(wait, nil))
-	} else {
-		errs = append(errs, t.own.Delete(wait))
+	for state, prefix := range unsigned {
+		if k := key(prefix, peer[:], []byte("/"), id[:]); v.State == state {
+			errs = append(errs, t.own.Set(k, nil))
+		} else {
+			errs = append(errs, t.own.Delete(k))
+		}
 	}
 	if !pay.IsZero() {
 		errs = append(errs, t.own.Set(key("pay/", pay[:]), id[:]))

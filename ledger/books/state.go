@@ -37,9 +37,11 @@ import (
 //	hold/<id>                    [Held]: a hold that no lane has
 //	due/<role><unit>/<peer>/<end><lane>  lanes that have ended, newest first: the end is inverted
 //	rem/<role><unit>/<peer>      [Reminder]: the last one that was sent, or as renter that came
+//	bill/<role><unit>/<peer>     [Bill]: the newest invoice
 //	set/<id>                     [Settled]
 //	pay/<payment>                id of the settlement with that outside reference
 //	wait/<peer>/<id>             settlements that wait for this side's decision
+//	prop/<peer>/<id>             settlements that wait for the other side's
 //	net/<id>                     [Netted]
 //	nw/<id>                      clearings in which something is still to be done
 //	nr/<role><unit>/<peer>/<id>  amount that a clearing has set aside of a debt

@@ -185,7 +185,8 @@ func toPeer(err error) error {
 		kind = p2p.KindForbidden
 	case errors.Is(err, wire.ErrFormat), errors.Is(err, identity.ErrSignature), errors.Is(err, voucher.ErrSettlement):
 		kind = p2p.KindBadRequest
-	case errors.Is(err, books.ErrDiffer), errors.Is(err, books.ErrPaid), errors.Is(err, books.ErrConflict), errors.Is(err, voucher.ErrTerms):
+	case errors.Is(err, books.ErrDiffer), errors.Is(err, books.ErrPaid), errors.Is(err, books.ErrConflict), errors.Is(err, voucher.ErrTerms),
+		errors.Is(err, books.ErrUnsettled):
 	default:
 		return err
 	}

@@ -9,13 +9,14 @@ import (
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/identity"
 )
 
 // maxClaim bounds a message of the conversation about claims, in bytes.
-const maxClaim = voucher.MaxVoucher + voucher.MaxReceipt + voucher.MaxDispute + 2*voucher.MaxCreditNote + 4096
+const maxClaim = voucher.MaxVoucher + voucher.MaxReceipt + voucher.MaxDispute + 2*voucher.MaxCreditNote + 6<<10
 
 // ClaimLimits is what that conversation may cost.
 func ClaimLimits() p2p.Limits { return p2p.Limits{Streams: 16, PeerStreams: 2, Idle: 30 * time.Second} }
@@ -25,10 +26,12 @@ type ClaimsConfig struct {
 	Network  p2p.Network
 	Protocol p2p.Protocol
 	Books    *books.Books
-	Log      *slog.Logger
+	// Revoked is an error if the account of a delegation let its device go: none of its invoices is taken. Nil: only the books judge.
+	Revoked func(d identity.Delegation) error
+	Log     *slog.Logger
 }
 
-// Claims is the conversation about what is owed: reminders of payments that are due, and disputes. Safe for concurrent use.
+// Claims is the conversation about what is owed: reminders of payments that are due, invoices, and disputes. Safe for concurrent use.
 type Claims struct{ c ClaimsConfig }
 
 // NewClaims makes the conversation; the caller serves its Handler.
@@ -45,6 +48,16 @@ type Claim struct {
 	Delegation []byte          `cbor:"2,keyasint"` // of the device that asks
 	Reminder   *books.Reminder `cbor:"3,keyasint,omitempty"`
 	Dispute    *DisputeView    `cbor:"4,keyasint,omitempty"` // what the asker has of one
+	Bill       *BillWord       `cbor:"5,keyasint,omitempty"`
+}
+
+// BillWord is a provider's invoice, for the renter's program or its owner to pay.
+type BillWord struct {
+	Amount    money.Micro `cbor:"1,keyasint"`
+	Due       int64       `cbor:"2,keyasint"` // Unix milliseconds
+	Method    string      `cbor:"3,keyasint"`
+	Reference string      `cbor:"4,keyasint"` // of the settlement that records the payment
+	Pay       string      `cbor:"5,keyasint"` // what the payer needs, as the owner's program gave it
 }
 
 // Reply is the answer to a [Claim].
@@ -72,8 +85,13 @@ func (c *Claims) Handler() p2p.Handler {
 		if err := onSide(c.c.Books.Self(), from, m.Channel, m.Delegation); err != nil {
 			return Reply{}, err
 		}
-		if m.Dispute == nil && m.Reminder == nil { // else a stranger's delegation would be kept for nothing
+		if m.Dispute == nil && m.Reminder == nil && m.Bill == nil { // else a stranger's delegation would be kept for nothing
 			return Reply{}, p2p.Errorf(p2p.KindBadRequest, "claims nothing")
+		}
+		if m.Bill != nil {
+			if err := c.mayBill(m.Delegation); err != nil {
+				return Reply{}, err
+			}
 		}
 		out := Reply{Delegation: c.c.Books.Device().Delegation()}
 		err := c.c.Books.Update(ctx, func(t *books.Tx) error {
@@ -94,7 +112,25 @@ func (c *Claims) take(t *books.Tx, m Claim, out *Reply) error {
 	if m.Channel.RoleOf(c.c.Books.Self()) != ledger.AsRenter {
 		return books.ErrRole
 	}
+	if w := m.Bill; w != nil {
+		return t.TakeBill(m.Channel.Unit, m.Channel.Provider, books.Bill{Amount: w.Amount, Due: w.Due, Method: w.Method, Reference: w.Reference, Pay: w.Pay})
+	}
 	return t.TakeReminder(m.Channel.Provider, m.Channel.Unit, *m.Reminder)
+}
+
+// mayBill checks that the provider lets a device say where money goes, and has not let it go since.
+func (c *Claims) mayBill(delegation []byte) error {
+	d, err := identity.OpenDelegation(delegation)
+	if err == nil && d.Powers&identity.PowerProvide == 0 {
+		err = fmt.Errorf("%w: device %s may not ask for payments", identity.ErrPower, d.Device.Short())
+	}
+	if err == nil && c.c.Revoked != nil {
+		err = c.c.Revoked(d)
+	}
+	if err != nil {
+		return p2p.Errorf(p2p.KindForbidden, "%v", err)
+	}
+	return nil
 }
 
 // Times of what goes out by itself.

@@ -11,7 +11,10 @@ import (
 // openClaims makes the conversation about what is owed.
 func (b *Base) openClaims() (err error) {
 	protocol := p2p.ProtocolID(b.name, work.ProtoClaims)
-	b.Claims, err = settle.NewClaims(settle.ClaimsConfig{Network: b.Network, Protocol: protocol, Books: b.Books, Log: b.Log.With("part", "claims")})
+	b.Claims, err = settle.NewClaims(settle.ClaimsConfig{
+		Network: b.Network, Protocol: protocol, Books: b.Books, Revoked: b.Delegations.Revoked,
+		Log: b.Log.With("part", "claims"),
+	})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,251 @@
+package settle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/rail"
+	"github.com/gpufair/gpufair/ledger/voucher"
+	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// Rail runs the owner's program that makes invoices, checks payments and pays. It may be asked the same again at any time.
+type Rail interface {
+	Do(ctx context.Context, r rail.Request) (rail.Answer, error)
+}
+
+// When the program is asked. It knows its payments only when it is asked about them.
+const (
+	billEvery   = time.Minute      // the ledger is looked through
+	askLeast    = time.Minute      // between two questions about one payment: a tenth of its age
+	askMost     = time.Hour        //
+	sendEvery   = 10 * time.Minute // a proposal that was not answered
+	askAgain    = time.Hour        // at least, between an invoice that came to nothing and the next
+	failedFirst = time.Minute      // after a failure; twice as long after each further one, up to askMost
+)
+
+// BillingConfig is what billing needs.
+type BillingConfig struct {
+	Network p2p.Network
+	Books   *books.Books
+	Settle  *Service
+	Claims  *Claims
+	Role    ledger.Role   // this account's side of the payments: as provider it makes invoices and checks them, as renter it pays
+	Rail    Rail          // nil: there is none, and people do what it would
+	Methods []string      // how the owner may be paid
+	After   time.Duration // after the end of the oldest unpaid lease, an invoice is made
+	Log     *slog.Logger
+}
+
+// Billing drives the owner's program, and asks again about settlements that the other side has not answered. What the program may have
+// done outside is written down before, and what it says becomes a settlement in the transaction that notes it. Safe for concurrent use.
+type Billing struct {
+	c BillingConfig
+
+	mu    sync.Mutex
+	tries map[string]*Trouble // guarded by mu
+}
+
+// Trouble is a step towards a payment that does not go on by itself, or waits for its time.
+type Trouble struct {
+	Peer  identity.AccountID
+	Unit  money.Unit
+	What  string    // "make an invoice"
+	Err   string    // of the last try; empty: there is none, it only waits
+	Tries uint32    // in a row that failed
+	Next  time.Time // when it is tried again
+
+	pause time.Duration
+	seen  bool
+}
+
+// NewBilling makes a billing; the caller runs Run.
+func NewBilling(c BillingConfig) (*Billing, error) {
+	if c.Network == nil || c.Books == nil || c.Settle == nil || c.Claims == nil || c.Role == 0 || c.Log == nil {
+		return nil, errors.New("billing config: network, books, settlements, claims, role and log are needed")
+	}
+	return &Billing{c: c, tries: map[string]*Trouble{}}, nil
+}
+
+// Troubles gives what does not go on, for people, by account.
+func (b *Billing) Troubles() (out []Trouble) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range b.tries {
+		if t.Err != "" {
+			out = append(out, *t)
+		}
+	}
+	slices.SortFunc(out, func(a, b Trouble) int {
+		return strings.Compare(a.Peer.String()+string(a.Unit)+a.What, b.Peer.String()+string(b.Unit)+b.What)
+	})
+	return out
+}
+
+// Run does what is to be done until ctx ends.
+func (b *Billing) Run(ctx context.Context, peerOf PeerOf) error {
+	tick := time.NewTicker(billEvery)
+	defer tick.Stop()
+	for {
+		if err := b.look(ctx, peerOf); err != nil && ctx.Err() == nil {
+			b.c.Log.Warn("ledger not looked through for payments", "err", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// reach finds the device of an account, if it is connected.
+type reach func(context.Context, identity.AccountID) (identity.PeerID, bool)
+
+// errand is one thing to be done about payments with an account. It gives the time until it is to be done again: 0 if it is done.
+type errand struct {
+	peer identity.AccountID
+	unit money.Unit
+	what string
+	id   string
+	do   func(context.Context) (time.Duration, error)
+}
+
+// look does all that is to be done now.
+func (b *Billing) look(ctx context.Context, peerOf PeerOf) error {
+	connected := map[identity.PeerID]bool{}
+	for _, p := range b.c.Network.Peers() {
+		connected[p.Peer] = true
+	}
+	at := func(ctx context.Context, account identity.AccountID) (identity.PeerID, bool) {
+		peer, err := peerOf(ctx, account)
+		return peer, err == nil && connected[peer]
+	}
+	var steps []errand
+	err := b.c.Books.View(ctx, func(r *books.Reader) (err error) {
+		if b.c.Rail != nil && b.c.Role == ledger.AsProvider {
+			if err := b.claimed(r, &steps); err != nil {
+				return err
+			}
+		}
+		err = r.Standings(b.c.Role, func(u money.Unit, peer identity.AccountID, a books.Account, bill books.Bill) error {
+			if b.c.Role == ledger.AsProvider {
+				return b.billing(r, &steps, at, u, peer, a, bill)
+			}
+			return b.paying(r, &steps, u, peer, bill)
+		})
+		if err != nil {
+			return err
+		}
+		return b.unanswered(r, &steps, at)
+	})
+	for _, s := range steps {
+		if ctx.Err() != nil {
+			return nil
+		}
+		b.try(ctx, s)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, t := range b.tries {
+		if !t.seen && err == nil {
+			delete(b.tries, id)
+		}
+		t.seen = false
+	}
+	return err
+}
+
+// try does a step if its time has come, and notes how it went.
+func (b *Billing) try(ctx context.Context, s errand) {
+	b.mu.Lock()
+	id := s.what + " " + s.id
+	t := b.tries[id]
+	if t == nil {
+		t = &Trouble{Peer: s.peer, Unit: s.unit, What: s.what}
+		b.tries[id] = t
+	}
+	t.seen = true
+	wait := time.Now().Before(t.Next)
+	b.mu.Unlock()
+	if wait {
+		return
+	}
+	next, err := s.do(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if errors.Is(err, rail.ErrLater) {
+		next, err = askLeast, nil
+	}
+	if err == nil {
+		t.Err, t.Tries, t.pause, t.Next = "", 0, 0, time.Now().Add(next)
+		return
+	}
+	if t.Tries++; t.Tries == 1 {
+		b.c.Log.Warn("a payment does not go on by itself", "to", s.what, "account", s.peer.Short(), "err", err)
+	}
+	t.pause = min(max(2*t.pause, failedFirst), askMost)
+	t.Err, t.Next = err.Error(), time.Now().Add(t.pause)
+}
+
+// poll is the pause between two questions about something that began then.
+func poll(since int64) time.Duration {
+	return min(max(time.Since(time.UnixMilli(since))/10, askLeast), askMost)
+}
+
+// unanswered finds this account's proposals that the other side has not answered, and is there to be asked.
+func (b *Billing) unanswered(r *books.Reader, steps *[]errand, at reach) error {
+	self := b.c.Books.Self()
+	return r.Unsigned(books.Proposed, identity.AccountID{}, func(id wire.Hash, s voucher.Settlement) error {
+		account := s.Channel.Peer(self)
+		*steps = append(*steps, errand{account, s.Channel.Unit, "get a settlement signed", id.String(), func(ctx context.Context) (time.Duration, error) {
+			peer, ok := at(ctx, account)
+			if !ok {
+				return 0, nil
+			}
+			ctx, cancel := context.WithTimeout(ctx, claimWithin)
+			defer cancel()
+			_, err := b.c.Settle.Send(ctx, peer, id)
+			if err != nil {
+				b.c.Log.Info("settlement not taken", "account", account.Short(), "err", err)
+			}
+			return sendEvery, nil // a person sees in `settle list` how long it waits
+		}})
+		return nil
+	})
+}
+
+// request is one to the program about an amount.
+func (b *Billing) request(a rail.Action, peer identity.AccountID, u money.Unit, key wire.Hash, amount money.Micro) rail.Request {
+	return rail.Request{
+		Action: a, Key: key.String(), Account: b.c.Books.Self().String(), Peer: peer.String(), Unit: string(u), Amount: amount.String(),
+	}
+}
+
+// came judges the answer about a payment: whether the whole amount has come in.
+func came(a rail.Answer, want money.Micro) (bool, error) {
+	if a.State != rail.Paid {
+		return false, nil
+	}
+	if a.Amount == "" {
+		return true, nil
+	}
+	got, err := money.Parse(a.Amount)
+	if err == nil && got != want {
+		err = fmt.Errorf("%v has come in, %v was to come: record it with `settle`, and give it another reference", got, want)
+	}
+	return err == nil, err
+}
