@@ -78,15 +78,34 @@ type PeerAddr struct {
 	Addrs []string
 }
 
+// Reach is how the connection to a peer came about.
+type Reach string
+
+// The ways of a connection.
+const (
+	Direct  Reach = "direct"  // one side dialled the other
+	Punched Reach = "punched" // both dialled at once through their routers, after they had met over a relay
+	Relayed Reach = "relayed" // a third peer carries the bytes, and can read none of them
+)
+
+// Traffic is what the streams of one purpose carried, in bytes.
+type Traffic struct {
+	Purpose  string // the name of our conversation ("blob"), or "gossip", "dht", "relay" or "network" for what keeps the network up
+	Sent     uint64
+	Received uint64
+}
+
 // PeerInfo is a connected peer, for people and diagnosis.
 type PeerInfo struct {
 	Peer      identity.PeerID
 	Addr      string        // of the connection in use
 	Transport string        // "quic" or "tcp"
+	Reach     Reach         // of the connection in use
 	Inbound   bool          // the peer dialled us
 	Since     time.Time     // start of the connection
-	RTT       time.Duration // smoothed; 0 if unknown
+	RTT       time.Duration // of the connection in use, when it was last measured; 0 if unknown
 	Agent     string        // the peer's own word on its program and version
+	Traffic   []Traffic     // since the peer connected, by purpose
 }
 
 // Network is this machine among its peers. Safe for concurrent use.
@@ -95,8 +114,10 @@ type Network interface {
 	Finder
 	// Self is this device.
 	Self() identity.PeerID
-	// Addrs are the addresses at which this machine listens, for invites and offers.
+	// Addrs are the addresses at which others may reach this machine, for invites and offers, those of most use first.
 	Addrs() []string
+	// AddrsChanged is closed when Addrs gives something else than now.
+	AddrsChanged() <-chan struct{}
 	// Handle serves protocol with h; a second call for the same protocol replaces the first.
 	Handle(protocol Protocol, limits Limits, h Handler)
 	// Open starts a conversation with a peer that is connected or whose address is known. The error is [ErrUnreachable] when no

@@ -26,6 +26,10 @@ type Config struct {
 	Loopback bool
 	// MDNS finds peers on the local network.
 	MDNS bool
+	// UPnP asks the router to let others in, by UPnP or NAT-PMP.
+	UPnP bool
+	// Relay makes this machine a relay for others; nil is none. It must be reachable by others.
+	Relay *RelayConfig
 	// Peers are dialled for ever, at start and whenever they are lost.
 	Peers []p2p.PeerAddr
 	// Agent is this program and its version, as peers see it.
@@ -46,14 +50,14 @@ type Config struct {
 func Default(network string) Config {
 	return Config{
 		Network: network, Listen: []string{fmt.Sprintf("0.0.0.0:%d", DefaultPort), fmt.Sprintf("[::]:%d", DefaultPort)},
-		MDNS: true, Agent: "gpufair", LowConns: 32, HighConns: 96, ConnsPerIP: 64, ConnRate: 10, MaxMessage: 4 << 10,
+		MDNS: true, UPnP: true, Agent: "gpufair", LowConns: 32, HighConns: 96, ConnsPerIP: 64, ConnRate: 10, MaxMessage: 4 << 10,
 	}
 }
 
 // Local is the config of a machine that talks only to others on the same machine, on a free port.
 func Local(network string) Config {
 	c := Default(network)
-	c.Listen, c.Loopback, c.MDNS = []string{"127.0.0.1:0"}, true, false
+	c.Listen, c.Loopback, c.MDNS, c.UPnP = []string{"127.0.0.1:0"}, true, false, false
 	return c
 }
 
@@ -73,6 +77,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("listen: %d addresses: want 1 to %d of ip:port, such as 0.0.0.0:%d", len(c.Listen), maxListen, DefaultPort)
 	case c.Loopback && c.MDNS:
 		return errors.New("mdns: loopback has no multicast; turn mdns off, or loopback")
+	case c.Loopback && c.Relay != nil:
+		return errors.New("relay: others must be able to reach it, but this machine listens on loopback only")
 	case len(c.Peers) > maxStaticPeers:
 		return fmt.Errorf("peers: %d: want at most %d", len(c.Peers), maxStaticPeers)
 	case c.Agent == "" || len(c.Agent) > maxAgent:
@@ -85,6 +91,11 @@ func (c Config) Validate() error {
 		return fmt.Errorf("new connections per second: %v: want over 0, at most 1000", c.ConnRate)
 	case c.MaxMessage < 512 || c.MaxMessage > 64<<10:
 		return fmt.Errorf("gossip message limit: %d: want 512 to 65536 bytes", c.MaxMessage)
+	}
+	if c.Relay != nil {
+		if err := c.Relay.Validate(); err != nil {
+			return fmt.Errorf("relay: %w", err)
+		}
 	}
 	for _, l := range c.Listen {
 		if err := c.checkListen(l); err != nil {

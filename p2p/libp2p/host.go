@@ -38,7 +38,7 @@ func LogTo(h slog.Handler) { gologshim.SetDefaultHandler(h) }
 func networkVersion(name string) string { return "gpufair/" + name }
 
 // newHost makes the host and opens every listener of c, or says which one it could not open and what to do.
-func newHost(dev *identity.Device, c Config) (host.Host, error) {
+func newHost(dev *identity.Device, c Config, r *reach, t *traffic) (host.Host, error) {
 	limits, err := newLimits(c)
 	if err != nil {
 		return nil, fmt.Errorf("resource limits: %w", err)
@@ -47,15 +47,14 @@ func newHost(dev *identity.Device, c Config) (host.Host, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connection manager: %w", err), limits.Close())
 	}
-	h, err := golibp2p.New(
+	h, err := golibp2p.New(append(r.options(),
 		golibp2p.Identity(dev.HostKey()),
 		golibp2p.NoListenAddrs, // they are opened below, one by one: libp2p is content if one of many opens
-		golibp2p.DisableRelay(),
+		golibp2p.BandwidthReporter(t),
 		// Noise alone: TLS refuses a certificate from a clock an hour fast, and there is no second try (spec: p2p, 6).
 		golibp2p.Security(noise.ID, noise.New),
 		golibp2p.DefaultMuxers,
-		// Without SO_REUSEPORT: with it, a second daemon would silently share the port.
-		golibp2p.Transport(tcp.NewTCPTransport, tcp.DisableReuseport()),
+		tcpTransport(c),
 		golibp2p.Transport(quic.NewTransport),
 		golibp2p.ConnectionGater(gate{loopback: c.Loopback}),
 		golibp2p.ConnectionManager(conns),
@@ -64,7 +63,7 @@ func newHost(dev *identity.Device, c Config) (host.Host, error) {
 		golibp2p.ProtocolVersion(networkVersion(c.Network)),
 		golibp2p.WithDialTimeout(10*time.Second),
 		metrics(c.Metrics),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("libp2p host: %w", err)
 	}
@@ -76,7 +75,18 @@ func newHost(dev *identity.Device, c Config) (host.Host, error) {
 	if len(h.Network().ListenAddresses()) == 0 {
 		return nil, errors.Join(fmt.Errorf("listen: %v: this machine has no such address; set others under listen", c.Listen), h.Close())
 	}
+	r.host = h
+	close(r.ready)
 	return h, nil
+}
+
+// tcpTransport dials from the port that it listens on, so that a router shows others one address and holes can be punched in it. A second
+// daemon could silently share such a port, but for [probe], which finds it taken.
+func tcpTransport(c Config) golibp2p.Option {
+	if c.Loopback {
+		return golibp2p.Transport(tcp.NewTCPTransport, tcp.DisableReuseport())
+	}
+	return golibp2p.Transport(tcp.NewTCPTransport)
 }
 
 // metrics sends libp2p's metrics to reg, or nowhere. libp2p's own DisableMetrics still puts some into the default registry.
@@ -182,6 +192,9 @@ func newLimits(c Config) (network.ResourceManager, error) {
 		// Each protocol's own p2p.Limits are the tight ones; these only bound protocols of libp2p's.
 		ProtocolDefault:     rcmgr.ResourceLimits{Streams: 4096, StreamsInbound: 2048, StreamsOutbound: 4096},
 		ProtocolPeerDefault: rcmgr.ResourceLimits{Streams: 512, StreamsInbound: 256, StreamsOutbound: 512},
+	}
+	if c.Relay != nil {
+		c.Relay.limit(&partial)
 	}
 	limiter := rcmgr.NewFixedLimiter(partial.Build(defaults.Scale(memory, files)))
 	burst := rate.Limit{RPS: c.ConnRate, Burst: 2 * c.ConnsPerIP}

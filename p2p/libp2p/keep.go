@@ -12,7 +12,6 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/peerstore"
 	"github.com/libp2p/go-libp2p/p2p/host/eventbus"
-	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
 
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/identity"
@@ -66,6 +65,7 @@ func (n *Network) Keep(to p2p.PeerAddr) error {
 		return err
 	}
 	n.host.Peerstore().AddAddrs(info.ID, info.Addrs, peerstore.PermanentAddrTTL)
+	n.host.ConnManager().Protect(info.ID, "kept")
 	k := n.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -301,14 +301,16 @@ func (n *Network) pingLoop(ctx context.Context) {
 		for _, id := range n.host.Network().Peers() {
 			known, err := identity.PeerFromLibp2p(string(id))
 			live := err == nil && n.isProtected(known)
-			if !live && round%pingAll != 0 && n.host.Peerstore().LatencyEWMA(id) != 0 {
+			c := n.best(id)
+			if c == nil || !live && round%pingAll != 0 && n.rtt(c) != 0 {
 				continue
 			}
+			n.dropRelayed(id)
 			select {
 			case busy <- struct{}{}:
 				pings.Go(func() {
 					defer func() { <-busy }()
-					n.ping(ctx, id, live)
+					n.ping(ctx, c, live)
 				})
 			default: // the next round asks again
 			}
@@ -322,20 +324,22 @@ func (n *Network) pingLoop(ctx context.Context) {
 	}
 }
 
-func (n *Network) ping(ctx context.Context, id peer.ID, live bool) {
-	pingCtx, cancel := context.WithTimeout(network.WithNoDial(ctx, "ping"), pingWait)
+func (n *Network) ping(ctx context.Context, c network.Conn, live bool) {
+	pingCtx, cancel := context.WithTimeout(ctx, pingWait)
 	defer cancel()
-	var err error
-	select {
-	case r, ok := <-ping.Ping(pingCtx, n.host, id): // libp2p keeps the time taken
-		if ok {
-			err = r.Error
+	took, err := echo(pingCtx, c)
+	switch {
+	case err == nil && !c.IsClosed():
+		n.mu.Lock()
+		n.rtts[c] = took
+		n.mu.Unlock()
+		if c.IsClosed() { // its end was told meanwhile
+			n.mu.Lock()
+			delete(n.rtts, c)
+			n.mu.Unlock()
 		}
-	case <-pingCtx.Done():
-		err = pingCtx.Err()
-	}
-	if err != nil && live && pingCtx.Err() != nil && ctx.Err() == nil {
-		n.log.Warn("peer fell silent; dropping the connection", "peer", id, "after", pingWait)
-		n.host.Network().ClosePeer(id)
+	case err != nil && live && pingCtx.Err() != nil && ctx.Err() == nil:
+		n.log.Warn("peer fell silent; dropping the connection", "peer", c.RemotePeer(), "after", pingWait)
+		_ = n.host.Network().ClosePeer(c.RemotePeer())
 	}
 }

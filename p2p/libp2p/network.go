@@ -37,6 +37,9 @@ type Network struct {
 	host     host.Host
 	gossip   *pubsub.PubSub
 	keeper   *keeper
+	reach    *reach
+	traffic  *traffic
+	meter    *meter // nil: this machine is no relay
 	watchers p2p.Watchers
 	met      chan struct{} // capacity 1: a peer was identified
 
@@ -48,6 +51,7 @@ type Network struct {
 
 	mu        sync.Mutex
 	conns     map[network.Conn]*connCtx               // guarded by mu
+	rtts      map[network.Conn]time.Duration          // guarded by mu; as last measured
 	protected map[identity.PeerID]map[string]struct{} // guarded by mu
 	topics    map[string]struct{}                     // guarded by mu
 }
@@ -66,19 +70,30 @@ func New(dev *identity.Device, c Config, persist p2p.Persist, log *slog.Logger) 
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("network config: %w", err)
 	}
-	h, err := newHost(dev, c)
+	count, err := newTraffic(c.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	found := newReach(c, log)
+	h, err := newHost(dev, c, found, count)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // the network's life; Run and Close end it
 	n := &Network{
 		config: c, self: dev.Peer(), persist: persist, log: log, host: h, ctx: ctx, cancel: cancel, met: make(chan struct{}, 1),
-		conns: map[network.Conn]*connCtx{}, protected: map[identity.PeerID]map[string]struct{}{}, topics: map[string]struct{}{},
+		reach: found, traffic: count,
+		conns: map[network.Conn]*connCtx{}, rtts: map[network.Conn]time.Duration{}, protected: map[identity.PeerID]map[string]struct{}{}, topics: map[string]struct{}{},
 	}
 	n.keeper = newKeeper(n)
 	if n.gossip, err = newGossip(ctx, h, c); err != nil {
 		cancel()
 		return nil, errors.Join(fmt.Errorf("gossip: %w", err), h.Close())
+	}
+	if c.Relay != nil {
+		if n.meter, err = serveRelay(ctx, h, *c.Relay, c.Metrics); err != nil {
+			return nil, errors.Join(err, n.Close())
+		}
 	}
 	h.Network().Notify(&network.NotifyBundle{ConnectedF: n.connected, DisconnectedF: n.disconnected})
 	for _, to := range c.Peers {
@@ -97,6 +112,11 @@ func (n *Network) Run(ctx context.Context) error {
 	loops.Go(func() { n.keeper.run(ctx) })
 	loops.Go(func() { n.watchIdentity(ctx) })
 	loops.Go(func() { n.pingLoop(ctx) })
+	loops.Go(func() {
+		if err := n.reach.watch(ctx); err != nil {
+			n.log.Error("how others reach this machine will not be known", "err", err)
+		}
+	})
 	if n.config.MDNS {
 		loops.Go(func() { n.runMDNS(ctx) })
 	}
@@ -118,7 +138,7 @@ func (n *Network) Close() error {
 		n.mu.Lock()
 		n.cancel() // no handler starts from here on
 		n.mu.Unlock()
-		n.closed = n.host.Close()
+		n.closed = errors.Join(n.reach.stopPunching(), n.host.Close())
 		done := make(chan struct{})
 		go func() {
 			n.serving.Wait()
@@ -136,15 +156,13 @@ func (n *Network) Close() error {
 // Self fulfils [p2p.Network].
 func (n *Network) Self() identity.PeerID { return n.self }
 
-// Addrs fulfils [p2p.Network]: QUIC first; loopback only if there is nothing else.
+// Addrs fulfils [p2p.Network]: public, relayed and local ones in turns, QUIC before TCP; loopback only if there is nothing else.
 func (n *Network) Addrs() []string {
 	addrs := n.host.Addrs()
-	if public := slices.DeleteFunc(slices.Clone(addrs), manet.IsIPLoopback); len(public) > 0 {
-		addrs = public
+	if others := slices.DeleteFunc(slices.Clone(addrs), manet.IsIPLoopback); len(others) > 0 {
+		addrs = others
 	}
-	out := texts(addrs)
-	slices.SortStableFunc(out, func(a, b string) int { return strings.Compare(transport(a), transport(b)) }) // quic, tcp
-	return out
+	return texts(inOrder(addrs))
 }
 
 func transport(addr string) string {
@@ -201,6 +219,7 @@ func (n *Network) begin(conn network.Conn) (context.Context, bool) {
 }
 
 func (n *Network) connected(_ network.Network, conn network.Conn) {
+	n.traffic.up(conn.RemotePeer())
 	if id, err := identity.PeerFromLibp2p(string(conn.RemotePeer())); err == nil {
 		n.setState(id)
 	}
@@ -213,6 +232,7 @@ func (n *Network) disconnected(_ network.Network, conn network.Conn) {
 		c.cancel()
 		delete(n.conns, conn)
 	}
+	delete(n.rtts, conn)
 	n.mu.Unlock()
 	if id, err := identity.PeerFromLibp2p(string(conn.RemotePeer())); err == nil {
 		n.setState(id)
@@ -226,6 +246,9 @@ func (n *Network) setState(id identity.PeerID) {
 	up := n.isConnected(id)
 	n.watchers.Set(id, up)
 	if !up {
+		gone := peer.ID(id.Libp2p())
+		n.traffic.down(gone)
+		n.reach.gone(gone)
 		n.keeper.lost(id)
 	}
 }
@@ -243,11 +266,38 @@ func (n *Network) Open(ctx context.Context, to identity.PeerID, proto p2p.Protoc
 	if !n.isConnected(to) {
 		n.forgetBackoff(id)
 	}
-	s, err := n.host.NewStream(ctx, id, protocol.ID(proto))
+	s, err := n.newStream(ctx, id, protocol.ID(proto))
 	if err != nil {
 		return nil, fmt.Errorf("open %s to %s: %w", proto, to.Short(), openError(ctx, err))
 	}
 	return newStream(s, to, proto, p2p.OpenerIdle), nil
+}
+
+// overRelay lets what is done with ctx go over a relayed connection.
+func overRelay(ctx context.Context) context.Context {
+	return network.WithAllowLimitedConn(ctx, "gpufair")
+}
+
+// newStream opens a stream on a direct connection, if there is one or a hole is punched in good time, else over a relay.
+func (n *Network) newStream(ctx context.Context, id peer.ID, proto protocol.ID) (network.Stream, error) {
+	if err := n.host.Connect(overRelay(ctx), peer.AddrInfo{ID: id}); err != nil {
+		return nil, err
+	}
+	if c, yes := n.onlyRelayed(id); yes {
+		wait := punchWait - time.Since(c.Stat().Opened)
+		if deadline, ok := ctx.Deadline(); ok {
+			wait = min(wait, time.Until(deadline)/2)
+		}
+		if wait > 0 {
+			patient, cancel := context.WithTimeout(ctx, wait)
+			s, err := n.host.NewStream(network.WithNoDial(patient, "a punch is under way"), id, proto)
+			cancel()
+			if err == nil {
+				return s, nil
+			}
+		}
+	}
+	return n.host.NewStream(overRelay(ctx), id, proto)
 }
 
 // openError puts why a stream could not be opened into our words.
@@ -312,7 +362,7 @@ func (n *Network) Connect(ctx context.Context, to p2p.PeerAddr) error {
 		return nil
 	}
 	n.forgetBackoff(info.ID)
-	if err := n.host.Connect(ctx, info); err != nil {
+	if err := n.host.Connect(overRelay(ctx), info); err != nil {
 		return fmt.Errorf("connect to %s: %w", to.Peer.Short(), openError(ctx, err))
 	}
 	other, foreign := n.foreign(info.ID)
@@ -341,14 +391,14 @@ func (n *Network) Peers() []p2p.PeerInfo {
 	var out []p2p.PeerInfo
 	for _, id := range n.host.Network().Peers() {
 		known, err := identity.PeerFromLibp2p(string(id))
-		conns := n.host.Network().ConnsToPeer(id)
-		if err != nil || len(conns) == 0 {
+		c := n.best(id)
+		if err != nil || c == nil {
 			continue
 		}
-		c, addr := conns[0], conns[0].RemoteMultiaddr().String()
+		addr := c.RemoteMultiaddr().String()
 		info := p2p.PeerInfo{
-			Peer: known, Addr: addr, Transport: transport(addr), Inbound: c.Stat().Direction == network.DirInbound,
-			Since: c.Stat().Opened, RTT: n.host.Peerstore().LatencyEWMA(id),
+			Peer: known, Addr: addr, Transport: transport(addr), Reach: n.reach.of(c), Inbound: c.Stat().Direction == network.DirInbound,
+			Since: c.Stat().Opened, RTT: n.rtt(c), Traffic: n.traffic.of(id),
 		}
 		if v, err := n.host.Peerstore().Get(id, "AgentVersion"); err == nil {
 			info.Agent, _ = v.(string)
@@ -357,6 +407,13 @@ func (n *Network) Peers() []p2p.PeerInfo {
 	}
 	slices.SortFunc(out, func(a, b p2p.PeerInfo) int { return strings.Compare(a.Peer.String(), b.Peer.String()) })
 	return out
+}
+
+// rtt is the round trip of a connection as last measured; 0 if it was not.
+func (n *Network) rtt(c network.Conn) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.rtts[c]
 }
 
 // Watch fulfils [p2p.Network].

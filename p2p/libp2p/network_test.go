@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -31,6 +32,13 @@ import (
 func TestMain(m *testing.M) {
 	if home := os.Getenv(childHome); home != "" {
 		child(home)
+	}
+	if home := os.Getenv(natHome); home != "" {
+		if err := runNATNode(home); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	goleak.VerifyTestMain(m)
 }

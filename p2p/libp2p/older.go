@@ -32,8 +32,11 @@ func (n *Network) checkOlder(conn network.Conn) {
 			ctx, cancel := context.WithTimeout(n.ctx, olderWait)
 			defer cancel()
 			newer := make(chan error, 1)
-			go func() { newer <- echo(ctx, conn) }() // ends with ctx
-			err := echo(ctx, old)
+			go func() { // ends with ctx
+				_, err := echo(ctx, conn)
+				newer <- err
+			}()
+			_, err := echo(ctx, old)
 			silent := err != nil && ctx.Err() != nil // an error before that is an answer, or the end of the connection
 			if <-newer == nil && silent && n.ctx.Err() == nil {
 				n.log.Info("peer came back; closing its dead connection", "peer", conn.RemotePeer(), "addr", old.RemoteMultiaddr(), "silent", olderWait)
@@ -54,33 +57,34 @@ func (n *Network) work() bool {
 	return true
 }
 
-// echo pings a peer over this very connection; libp2p's own ping takes any.
-func echo(ctx context.Context, conn network.Conn) error {
-	s, err := conn.NewStream(ctx)
+// echo pings a peer over this very connection and says how long the answer took; libp2p's own ping takes any.
+func echo(ctx context.Context, conn network.Conn) (time.Duration, error) {
+	s, err := conn.NewStream(overRelay(ctx))
 	if err != nil {
-		return fmt.Errorf("open ping: %w", err)
+		return 0, fmt.Errorf("open ping: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = s.Reset() })
 	defer stop()
 	defer s.Close()
 	if err := s.SetProtocol(ping.ID); err != nil {
-		return fmt.Errorf("ping: %w", err)
+		return 0, fmt.Errorf("ping: %w", err)
 	}
 	if err := msmux.SelectProtoOrFail(ping.ID, s); err != nil {
-		return fmt.Errorf("agree on ping: %w", err)
+		return 0, fmt.Errorf("agree on ping: %w", err)
 	}
 	sent, back := make([]byte, ping.PingSize), make([]byte, ping.PingSize)
 	if _, err := rand.Read(sent); err != nil {
-		return fmt.Errorf("ping: %w", err)
+		return 0, fmt.Errorf("ping: %w", err)
 	}
+	start := time.Now()
 	if _, err := s.Write(sent); err != nil {
-		return fmt.Errorf("ping: %w", err)
+		return 0, fmt.Errorf("ping: %w", err)
 	}
 	if _, err := io.ReadFull(s, back); err != nil {
-		return fmt.Errorf("ping: %w", err)
+		return 0, fmt.Errorf("ping: %w", err)
 	}
 	if !bytes.Equal(sent, back) {
-		return fmt.Errorf("ping: other bytes came back")
+		return 0, fmt.Errorf("ping: other bytes came back")
 	}
-	return nil
+	return time.Since(start), nil
 }

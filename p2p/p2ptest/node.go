@@ -69,6 +69,9 @@ func (n *Node) Self() identity.PeerID { return n.self }
 // Addrs fulfils [p2p.Network].
 func (n *Node) Addrs() []string { return []string{n.addr} }
 
+// AddrsChanged fulfils [p2p.Network]: a node stays where it is.
+func (n *Node) AddrsChanged() <-chan struct{} { return nil }
+
 // PeerAddr is where this node is, for Connect and Keep of others.
 func (n *Node) PeerAddr() p2p.PeerAddr { return p2p.PeerAddr{Peer: n.self, Addrs: n.Addrs()} }
 
@@ -188,7 +191,7 @@ func (n *Node) Peers() []p2p.PeerInfo {
 		}
 		other := id.other(n.self)
 		out = append(out, p2p.PeerInfo{
-			Peer: other, Addr: n.net.addrs[other], Transport: "quic", Inbound: l.dialler != n.self, Since: l.since,
+			Peer: other, Addr: n.net.addrs[other], Transport: "quic", Reach: p2p.Direct, Inbound: l.dialler != n.self, Since: l.since,
 			RTT: 2 * n.net.faults[id].Latency, Agent: "p2ptest",
 		})
 	}

@@ -1,0 +1,183 @@
+package libp2p
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/protocol/holepunch"
+	"github.com/libp2p/go-libp2p/p2p/protocol/identify"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
+)
+
+// sightings are this host's addresses as one peer sees them, by transport.
+type sightings map[string]sighting
+
+type sighting struct {
+	addr ma.Multiaddr
+	by   netip.Addr
+}
+
+// maxSeen bounds the addresses that are offered for a hole punch: behind a symmetric router each peer sees another.
+const maxSeen = 8
+
+// sight notes what a peer says of this host's address, if it came by the port that this host listens on. r.mu is held.
+func (r *reach) sight(e event.EvtPeerIdentificationCompleted) {
+	if e.ObservedAddr == nil || isRelayed(e.Conn) || !manet.IsPublicAddr(e.ObservedAddr) || !r.listens(e.Conn.LocalMultiaddr()) {
+		return
+	}
+	by, err := ipOf(e.Conn.RemoteMultiaddr())
+	if err != nil {
+		return
+	}
+	if r.seen[e.Peer] == nil {
+		r.seen[e.Peer] = sightings{}
+	}
+	r.seen[e.Peer][transport(e.ObservedAddr.String())] = sighting{e.ObservedAddr, by}
+}
+
+// listens says whether a connection's local end is a port that this host listens on.
+func (r *reach) listens(local ma.Multiaddr) bool {
+	end := portOf(local)
+	return end != "" && slices.ContainsFunc(r.host.Network().ListenAddresses(), func(a ma.Multiaddr) bool { return portOf(a) == end })
+}
+
+func portOf(a ma.Multiaddr) string {
+	for _, code := range []int{ma.P_UDP, ma.P_TCP} {
+		if port, err := a.ValueForProtocol(code); err == nil {
+			return fmt.Sprint(code, "/", port)
+		}
+	}
+	return ""
+}
+
+// natKinds says what the router does by transport, "tcp" and "udp", where two peers of different addresses have seen this host.
+func natKinds(seen map[peer.ID]sightings) map[string]string {
+	out := map[string]string{}
+	for transport, name := range map[string]string{"tcp": "tcp", "quic": "udp"} {
+		by, as := map[netip.Addr]bool{}, map[string]bool{}
+		for _, s := range seen {
+			if one, ok := s[transport]; ok {
+				by[one.by], as[one.addr.String()] = true, true
+			}
+		}
+		switch {
+		case len(by) < 2:
+		case len(as) == 1:
+			out[name] = "cone"
+		default:
+			out[name] = "symmetric"
+		}
+	}
+	return out
+}
+
+// outside are the addresses at which a hole can be punched: those that peers have seen and those that this host knows.
+func (r *reach) outside() []ma.Multiaddr {
+	r.mu.Lock()
+	var out []ma.Multiaddr
+	for _, s := range r.seen {
+		for _, one := range s {
+			out = append(out, one.addr)
+		}
+	}
+	r.mu.Unlock()
+	out = ma.Unique(out)
+	out = out[:min(len(out), maxSeen)]
+	if h, ok := r.host.(interface{ AllAddrs() []ma.Multiaddr }); ok {
+		out = append(out, h.AllAddrs()...)
+	}
+	return slices.DeleteFunc(ma.Unique(out), func(a ma.Multiaddr) bool { return !manet.IsPublicAddr(a) })
+}
+
+// startPunching makes libp2p's service once a peer has seen this host from outside: before that it would only look for an address every
+// few seconds, and peers that meet this host would find it unable, for good.
+func (r *reach) startPunching() error {
+	c := r.config
+	h, ok := r.host.(interface {
+		host.Host
+		IDService() identify.IDService
+	})
+	if !ok || c.Loopback || c.Relay != nil || len(r.outside()) == 0 {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.puncher != nil || r.closed {
+		return nil
+	}
+	tracer := holepunch.WithTracer(r)
+	if c.Metrics != nil {
+		tracer = holepunch.WithMetricsAndEventTracer(holepunch.NewMetricsTracer(holepunch.WithRegisterer(c.Metrics)), r)
+	}
+	var err error
+	if r.puncher, err = holepunch.NewService(h, h.IDService(), r.outside, holepunch.DirectDialTimeout(punchDial), tracer); err != nil {
+		return fmt.Errorf("hole punching: %w", err)
+	}
+	for _, id := range r.host.Network().Peers() {
+		r.punch(id)
+	}
+	return nil
+}
+
+// stopPunching ends the service; it waits for what the service does.
+func (r *reach) stopPunching() error {
+	r.mu.Lock()
+	service := r.puncher
+	r.puncher, r.closed = nil, true
+	r.mu.Unlock()
+	if service == nil {
+		return nil
+	}
+	return service.Close()
+}
+
+// tryPunching starts to punch once this host knows itself from outside, and tries again with a peer that could not punch when it was met
+// and now can.
+func (r *reach) tryPunching(e any) error {
+	switch e := e.(type) {
+	case event.EvtPeerIdentificationCompleted:
+		return r.startPunching()
+	case event.EvtPeerProtocolsUpdated:
+		if slices.Contains(e.Added, holepunch.Protocol) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.punch(e.Peer)
+		}
+	}
+	return nil
+}
+
+// punch starts a punch towards a peer that has come over a relay and has no other connection; who came is waited for by the other side,
+// so that one side starts. r.mu is held.
+func (r *reach) punch(id peer.ID) {
+	came := false
+	for _, c := range r.host.Network().ConnsToPeer(id) {
+		if !isRelayed(c) {
+			return
+		}
+		came = came || c.Stat().Direction == network.DirInbound
+	}
+	if service := r.puncher; came && service != nil {
+		go func() { // ends with the service
+			if err := service.DirectConnect(id); err != nil && !errors.Is(err, holepunch.ErrHolePunchActive) {
+				r.log.Debug("no direct connection", "peer", id, "err", err)
+			}
+		}()
+	}
+}
+
+// Trace fulfils libp2p's tracer of hole punches: it notes who was reached by one.
+func (r *reach) Trace(e *holepunch.Event) {
+	if end, ok := e.Evt.(*holepunch.EndHolePunchEvt); ok && end.Success {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.punched[e.Remote] = struct{}{}
+	}
+}
