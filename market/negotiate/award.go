@@ -77,7 +77,7 @@ func (a *Auctioneer) Due() time.Time {
 }
 
 // Tick does what is due at now: it seals, awards, and awards again after winners declined. It gives the record that was signed, nil if
-// there is none. An auction whose every bidder has opened is awarded at once.
+// there is none. An auction whose every bidder has opened is awarded at once, and one that no winner may decline is over with its Award.
 func (a *Auctioneer) Tick(now time.Time) ([]byte, error) {
 	due := !now.Before(a.Due())
 	switch a.stage {
@@ -90,11 +90,29 @@ func (a *Auctioneer) Tick(now time.Time) ([]byte, error) {
 			return a.award(now)
 		}
 	case Declining:
-		if due {
+		if due || !a.mayDecline() {
 			return a.awardAgain()
 		}
 	}
 	return nil, nil
+}
+
+// mayDecline reports whether some winner's bid is of a group.
+func (a *Auctioneer) mayDecline() bool {
+	w, err := auction.ReadAward(a.t.Awards[0])
+	if err != nil {
+		return true // cannot happen: this machine signed it
+	}
+	for _, win := range w.Wins {
+		at, found := slices.BinarySearchFunc(a.t.Shown, win.Leaf, func(x auction.Shown, leaf uint32) int { return int(x.Leaf) - int(leaf) })
+		if !found {
+			return true
+		}
+		if b, err := auction.DecodeBid(a.t.Shown[at].Bid); err != nil || !b.Group.IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 func (a *Auctioneer) seal(now time.Time) ([]byte, error) {

@@ -203,14 +203,7 @@ func (b *Bidder) Transcript(t auction.Transcript) (auction.Report, error) {
 	if !bytes.Equal(t.Open, b.bid.Open) {
 		return auction.Report{}, fmt.Errorf("transcript of auction %s: it is of auction %s: %w", b.id.Short(), auction.IDOf(t.Open).Short(), auction.ErrTranscript)
 	}
-	for _, s := range b.seals {
-		t.Seals = with(t.Seals, s)
-	}
-	for _, r := range [][]byte{b.receipt, b.acked} {
-		if r != nil {
-			t.Receipts = with(t.Receipts, r)
-		}
-	}
+	t = b.evidence(t)
 	r, err := auction.Verify(t)
 	if err != nil {
 		return auction.Report{}, err
@@ -219,6 +212,19 @@ func (b *Bidder) Transcript(t auction.Transcript) (auction.Report, error) {
 		b.report = &r
 	}
 	return r, nil
+}
+
+// evidence adds the Seals and receipts that this bidder holds.
+func (b *Bidder) evidence(t auction.Transcript) auction.Transcript {
+	for _, s := range b.seals {
+		t.Seals = with(t.Seals, s)
+	}
+	for _, r := range [][]byte{b.receipt, b.acked} {
+		if r != nil {
+			t.Receipts = with(t.Receipts, r)
+		}
+	}
+	return t
 }
 
 // with is list and raw, once.

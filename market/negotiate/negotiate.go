@@ -1,6 +1,7 @@
 // Package negotiate is how a lease comes about: the messages and both halves of each conversation. Buy-now: an Accept with the opening
 // voucher beside it, one durable transaction of the seller, a signed Lease or a typed refusal. Sealed auctions: [Auctioneer] and
-// [Bidder]; spot: [SpotDesk]; machines that take records and a time and say what to sign, store and send. It checks every record that a stranger sends
+// [Bidder]; spot: [SpotDesk]; machines that take records and a time and say what to sign, store and send. [House] and [Floor] hold sealed
+// auctions over the network with them. It checks every record that a stranger sends
 // and refuses to know stores, ledgers and containers: the agents fulfil the small interfaces it declares.
 package negotiate
 

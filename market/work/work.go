@@ -27,6 +27,7 @@ const (
 	ProtoWitness  = "witness"  // how each other's ledgers grew, cosignatures
 	ProtoClaims   = "claims"   // reminders, disputes, payment details
 	ProtoNet      = "net"      // circles of debts: finding and clearing them
+	ProtoAuction  = "auction"  // sealed auctions: commits, openings, transcripts
 )
 
 // State is where a lease stands (spec: jobs, Life of a lease).
