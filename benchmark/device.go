@@ -134,42 +134,6 @@ func CPUDevice(machine MachineID, cores Cores) wire.Hash {
 // GPUDevice is the hash of a card's UUID: SHA-256("gpufair/gpu-device/1" | the UUID's text as NVML gives it).
 func GPUDevice(uuid string) wire.Hash { return wire.Sum("gpufair/gpu-device/1", []byte(uuid)) }
 
-// GPU is what the driver says of a card. All of it is the driver's word: nothing is measured.
-type GPU struct {
-	Device            wire.Hash `json:"device"`
-	UUID              string    `json:"uuid"`
-	Name              string    `json:"name"`
-	MemoryMiB         uint64    `json:"memory_mib"`
-	ComputeCapability string    `json:"compute_capability"` // "8.9"
-	PCIAddress        string    `json:"pci_address"`        // "00000000:01:00.0"
-	PCIeGen           uint32    `json:"pcie_gen"`           // now: an idle card shows 1 to save power
-	PCIeMaxGen        uint32    `json:"pcie_max_gen"`
-	PCIeWidth         uint32    `json:"pcie_width"`
-	PCIeMaxWidth      uint32    `json:"pcie_max_width"`
-	ECC               string    `json:"ecc"`            // "on", "off" or "none"
-	PowerLimitMW      uint32    `json:"power_limit_mw"` // 0: not reported
-	MIG               string    `json:"mig"`            // "on", "off" or "none"
-	Problem           *Problem  `json:"problem,omitempty"`
-}
-
-// Problem is why something was not found, in words for the owner.
-type Problem struct {
-	Code   string `json:"code"`   // for programs: "no_library", "no_driver", "version_mismatch" …
-	Text   string `json:"text"`   // what is wrong
-	Advice string `json:"advice"` // what to do next
-}
-
-// Error is the text and the advice.
-func (p *Problem) Error() string { return p.Text + "; " + p.Advice }
-
-// GPUs is what the driver says of all cards.
-type GPUs struct {
-	Driver  string   `json:"driver,omitempty"` // version
-	CUDA    string   `json:"cuda,omitempty"`   // newest CUDA version that the driver speaks: "13.0"
-	Cards   []GPU    `json:"cards"`
-	Problem *Problem `json:"problem,omitempty"` // why there are no cards, if there is a reason
-}
-
 // CPU is what Linux says of the machine's processor.
 type CPU struct {
 	Model     string `json:"model"`

@@ -4,6 +4,7 @@ package gpu
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -19,7 +20,7 @@ const libraryName = "libnvidia-ml.so.1"
 const maxCards = 64
 
 // needed are the functions without which there is nothing to say. Every driver since 2013 has them. go-nvml ends the whole process
-// when it calls one that is missing (NVIDIA/go-nvml#17), so each call below is looked up first, these all at once.
+// when it calls one that is missing (NVIDIA/go-nvml#17), so every other one is looked up before it is called, by [field].
 func needed() []string {
 	return []string{
 		"nvmlInit_v2", "nvmlShutdown", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetName",
@@ -27,46 +28,72 @@ func needed() []string {
 	}
 }
 
-// driver is an open NVML.
+// driver is an open NVML. It belongs to one goroutine.
 type driver struct {
 	lib *dl.DynamicLibrary // only to look functions up
 	api nvml.Interface
 }
 
-// has reports whether the driver has a function.
-func (d driver) has(symbol string) bool { return d.lib.Lookup(symbol) == nil }
-
-func detect() benchmark.GPUs {
+// openDriver loads NVML and starts it; the problem says what to do where that fails.
+func openDriver() (driver, *benchmark.Problem) {
 	d := driver{lib: dl.New(libraryName, dl.RTLD_LAZY|dl.RTLD_GLOBAL), api: nvml.New(nvml.WithLibraryPath(libraryName))}
 	if err := d.lib.Open(); err != nil {
-		return benchmark.GPUs{Problem: problem(nvml.ERROR_LIBRARY_NOT_FOUND)}
+		return d, problem(nvml.ERROR_LIBRARY_NOT_FOUND)
 	}
-	defer func() { _ = d.lib.Close() }() // the process ends next: nothing to do about it
 	for _, symbol := range needed() {
 		if !d.has(symbol) {
-			return benchmark.GPUs{Problem: &benchmark.Problem{
+			_ = d.lib.Close() // the process ends next: nothing to do about it
+			return d, &benchmark.Problem{
 				Code: "old_driver", Text: libraryName + " lacks " + symbol, Advice: "install an NVIDIA driver of version 535 or newer and reboot",
-			}}
+			}
 		}
 	}
 	if r := d.api.Init(); r != nvml.SUCCESS {
-		return benchmark.GPUs{Problem: problem(r)}
+		_ = d.lib.Close()
+		return d, problem(r)
 	}
-	defer func() { _ = d.api.Shutdown() }()
+	return d, nil
+}
+
+func (d driver) close() {
+	_ = d.api.Shutdown() // the process ends next: nothing to do about it
+	_ = d.lib.Close()
+}
+
+// has reports whether the driver has a function.
+func (d driver) has(symbol string) bool { return d.lib.Lookup(symbol) == nil }
+
+// call asks the driver by a function that it may lack: go-nvml's own code for that is given then.
+func call[T any](d driver, symbol string, ask func() (T, nvml.Return)) (T, nvml.Return) {
+	if !d.has(symbol) {
+		var none T
+		return none, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return ask()
+}
+
+func detect() benchmark.GPUs {
+	d, p := openDriver()
+	if p != nil {
+		return benchmark.GPUs{Problem: p, WSL2: wsl2()}
+	}
+	defer d.close()
 	return d.cards()
 }
 
+// wsl2 reports whether this Linux is one inside Windows.
+func wsl2() bool {
+	_, err := os.Stat("/dev/dxg")
+	return err == nil
+}
+
 func (d driver) cards() benchmark.GPUs {
-	var out benchmark.GPUs
-	if d.has("nvmlSystemGetDriverVersion") {
-		if v, r := d.api.SystemGetDriverVersion(); r == nvml.SUCCESS {
-			out.Driver = v
-		}
+	out := benchmark.GPUs{WSL2: wsl2()}
+	if v, r := call(d, "nvmlSystemGetDriverVersion", d.api.SystemGetDriverVersion); r == nvml.SUCCESS {
+		out.Driver = v
 	}
-	if d.has("nvmlSystemGetCudaDriverVersion_v2") {
-		if v, r := d.api.SystemGetCudaDriverVersion_v2(); r == nvml.SUCCESS {
-			out.CUDA = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
-		}
+	if v, r := call(d, "nvmlSystemGetCudaDriverVersion_v2", d.api.SystemGetCudaDriverVersion_v2); r == nvml.SUCCESS {
+		out.CUDA = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
 	}
 	n, r := d.api.DeviceGetCount()
 	if r != nvml.SUCCESS {
@@ -77,95 +104,9 @@ func (d driver) cards() benchmark.GPUs {
 		out.Problem = problem(nvml.ERROR_GPU_NOT_FOUND)
 	}
 	for i := range min(n, maxCards) {
-		card, r := d.card(i)
-		if r != nvml.SUCCESS {
-			card.Problem = problem(r)
-		}
-		out.Cards = append(out.Cards, card)
+		out.Cards = append(out.Cards, d.card(i))
 	}
 	return out
-}
-
-// card is what the driver says of card i. The result is of what makes a card usable; the rest stays empty where it does not answer.
-func (d driver) card(i int) (benchmark.GPU, nvml.Return) {
-	g := benchmark.GPU{Name: fmt.Sprintf("card %d", i), ECC: "none", MIG: "none"}
-	dev, r := d.api.DeviceGetHandleByIndex(i)
-	if r != nvml.SUCCESS {
-		return g, r
-	}
-	if d.has("nvmlDeviceGetPciInfo_v3") {
-		if pci, r := dev.GetPciInfo(); r == nvml.SUCCESS {
-			g.PCIAddress = text(pci.BusId[:])
-		}
-	}
-	uuid, r := dev.GetUUID()
-	if r != nvml.SUCCESS {
-		return g, r
-	}
-	g.UUID, g.Device = uuid, benchmark.GPUDevice(uuid)
-	name, r := dev.GetName()
-	if r != nvml.SUCCESS {
-		return g, r
-	}
-	g.Name = name
-	memory, r := dev.GetMemoryInfo()
-	if r != nvml.SUCCESS && r != nvml.ERROR_NOT_SUPPORTED { // chips that share the machine's memory have none to tell
-		return g, r
-	}
-	g.MemoryMiB = memory.Total >> 20
-	d.link(dev, &g)
-	d.modes(dev, &g)
-	return g, nvml.SUCCESS
-}
-
-func (d driver) link(dev nvml.Device, g *benchmark.GPU) {
-	for _, c := range []struct {
-		symbol string
-		ask    func() (int, nvml.Return)
-		into   *uint32
-	}{
-		{"nvmlDeviceGetCurrPcieLinkGeneration", dev.GetCurrPcieLinkGeneration, &g.PCIeGen},
-		{"nvmlDeviceGetMaxPcieLinkGeneration", dev.GetMaxPcieLinkGeneration, &g.PCIeMaxGen},
-		{"nvmlDeviceGetCurrPcieLinkWidth", dev.GetCurrPcieLinkWidth, &g.PCIeWidth},
-		{"nvmlDeviceGetMaxPcieLinkWidth", dev.GetMaxPcieLinkWidth, &g.PCIeMaxWidth},
-	} {
-		if !d.has(c.symbol) {
-			continue
-		}
-		if v, r := c.ask(); r == nvml.SUCCESS {
-			*c.into = uint32(v)
-		}
-	}
-}
-
-func (d driver) modes(dev nvml.Device, g *benchmark.GPU) {
-	if d.has("nvmlDeviceGetCudaComputeCapability") {
-		if major, minor, r := dev.GetCudaComputeCapability(); r == nvml.SUCCESS {
-			g.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
-		}
-	}
-	if d.has("nvmlDeviceGetEnforcedPowerLimit") {
-		if limit, r := dev.GetEnforcedPowerLimit(); r == nvml.SUCCESS {
-			g.PowerLimitMW = limit
-		}
-	}
-	if d.has("nvmlDeviceGetEccMode") {
-		if now, _, r := dev.GetEccMode(); r == nvml.SUCCESS {
-			g.ECC = onOff(now == nvml.FEATURE_ENABLED)
-		}
-	}
-	if d.has("nvmlDeviceGetMigMode") {
-		if now, _, r := dev.GetMigMode(); r == nvml.SUCCESS {
-			g.MIG = onOff(now == nvml.DEVICE_MIG_ENABLE)
-		}
-	}
-}
-
-func onOff(on bool) string {
-	if on {
-		return "on"
-	}
-	return "off"
 }
 
 // text is a C string in a fixed array.
@@ -209,6 +150,10 @@ func problem(r nvml.Return) *benchmark.Problem {
 	case nvml.ERROR_GPU_IS_LOST:
 		return &benchmark.Problem{
 			Code: "lost", Text: "the card has fallen off the bus", Advice: "check its power leads, riser and heat, then reboot",
+		}
+	case nvml.ERROR_RESET_REQUIRED:
+		return &benchmark.Problem{
+			Code: "reset_required", Text: "the card must be reset before it can be used", Advice: "stop what uses it and run nvidia-smi --gpu-reset, or reboot",
 		}
 	case nvml.ERROR_INSUFFICIENT_POWER:
 		return &benchmark.Problem{

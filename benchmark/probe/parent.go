@@ -51,7 +51,7 @@ type conversation struct {
 }
 
 // ask starts a child, gives it r and waits for its answer and its end. After limit, or when ctx ends, it is asked to end with SIGTERM
-// and after the grace killed.
+// and after the grace killed. One that even that does not end, since a driver holds it in the kernel, is left behind.
 func ask(ctx context.Context, c Config, r request, limit time.Duration, on func(suite.Progress)) (*event, error) {
 	if len(c.Command) == 0 {
 		return nil, errors.New("start the probe: no command")
@@ -66,18 +66,57 @@ func ask(ctx context.Context, c Config, r request, limit time.Duration, on func(
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	talk := &conversation{log: c.Log, stop: stop, on: func(p suite.Progress) {
+		if on != nil && ctx.Err() == nil {
+			on(p)
+		}
+	}}
+	type end struct {
+		answer *event
+		err    error
+	}
+	e, ended := follow(ctx, c.Grace+killTime, func() end {
+		answer, err := talk.hold(ctx, c, r)
+		return end{answer, err}
+	})
+	if !ended {
+		return nil, fmt.Errorf("%w; the probe hangs in the driver and can't be ended: reboot this machine", context.Cause(ctx))
+	}
+	return e.answer, e.err
+}
 
+// killTime is how long a killed process may take to end before it is left behind.
+const killTime = 2 * time.Second
+
+// follow does work in a goroutine and gives its result. When ctx ends it waits for patience more and then leaves the work behind.
+func follow[T any](ctx context.Context, patience time.Duration, work func() T) (result T, ended bool) {
+	done := make(chan T, 1)
+	go func() { done <- work() }() // ends with the work: a process that is stuck in the kernel ends with the machine
+	select {
+	case result = <-done:
+		return result, true
+	case <-ctx.Done():
+	}
+	select {
+	case result = <-done:
+		return result, true
+	case <-time.After(patience):
+		return result, false
+	}
+}
+
+// hold starts the child and waits for its end.
+func (t *conversation) hold(ctx context.Context, c Config, r request) (*event, error) {
 	// The kernel sends Pdeathsig when the *thread* that started the child ends, so it must live as long as the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	talk := &conversation{log: c.Log, on: on, stop: stop}
 	cmd := exec.CommandContext(ctx, c.Command[0], c.Command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = c.Grace
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: true} // own group: Ctrl-C at the daemon is not for it
-	cmd.Stdout = &lines{limit: maxLine, take: talk.hear}
-	stderr := &lines{limit: maxLogLine, split: true, take: talk.note}
+	cmd.Stdout = &lines{limit: maxLine, take: t.hear}
+	stderr := &lines{limit: maxLogLine, split: true, take: t.note}
 	cmd.Stderr = stderr
 	stdin, err := cmd.StdinPipe() // stays open until the child ended: its end tells the child that we died
 	if err != nil {
@@ -87,13 +126,13 @@ func ask(ctx context.Context, c Config, r request, limit time.Duration, on func(
 		return nil, fmt.Errorf("start the probe: %w", err)
 	}
 	if err := send(stdin, r); err != nil {
-		stop(err)
+		t.stop(err)
 	}
 	err = cmd.Wait()
 	if len(stderr.rest) > 0 {
-		talk.note(stderr.rest) // last words without an end of line
+		t.note(stderr.rest) // last words without an end of line
 	}
-	return talk.outcome(ctx, err)
+	return t.outcome(ctx, err)
 }
 
 func send(w io.Writer, v any) error {
@@ -118,7 +157,7 @@ func (t *conversation) hear(line []byte) error {
 	}
 	if e.Progress == nil {
 		t.answer = &e
-	} else if t.on != nil {
+	} else {
 		t.on(*e.Progress)
 	}
 	return nil

@@ -19,12 +19,13 @@ import (
 type Config struct {
 	Command []string      // the child's argv: this program's own path (os.Executable) and its hidden verb
 	Grace   time.Duration // between SIGTERM and SIGKILL; 0 is 5 s. A killed NVML client has frozen a card (NVIDIA/dcgm-exporter#84)
+	Limit   time.Duration // for a detection; 0 is 15 s. A driver that needs longer hangs (spec: gpu, 5: 10 s for a call of NVML)
 	Log     *slog.Logger  // takes the child's stderr, line by line; nil is slog.Default()
 }
 
 const (
 	defaultGrace = 5 * time.Second
-	detectLimit  = 15 * time.Second // a driver that needs longer hangs (spec: gpu, 5: 10 s for a call of NVML)
+	detectLimit  = 15 * time.Second
 )
 
 var (
@@ -46,7 +47,10 @@ func Detect(ctx context.Context, c Config) (benchmark.Detection, error) {
 	if err != nil {
 		return benchmark.Detection{}, err
 	}
-	answer, err := ask(ctx, c, request{Op: opDetect}, detectLimit, nil)
+	if c.Limit <= 0 {
+		c.Limit = detectLimit
+	}
+	answer, err := ask(ctx, c, request{Op: opDetect}, c.Limit, nil)
 	switch {
 	case err == nil && answer.GPUs != nil:
 		return benchmark.Detection{CPU: cpu, GPUs: *answer.GPUs}, nil

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -212,6 +213,23 @@ func TestHangIsEnded(t *testing.T) {
 	if p := problem(fmt.Errorf("x: %w", ErrTimeout)); p.Code != "hung" || !strings.Contains(p.Advice, "reboot") {
 		t.Errorf("%+v", p)
 	}
+}
+
+// What not even SIGKILL ends, since a driver holds it in the kernel, is left behind; what ends late is still heard.
+func TestStuckWorkIsLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		start, release := time.Now(), make(chan struct{})
+		if _, ended := follow(ctx, 7*time.Second, func() int { <-release; return 1 }); ended || time.Since(start) != 67*time.Second {
+			t.Errorf("ended %t after %s", ended, time.Since(start))
+		}
+		close(release)
+		late := func() int { <-ctx.Done(); time.Sleep(5 * time.Second); return 2 }
+		if got, ended := follow(ctx, 7*time.Second, late); !ended || got != 2 {
+			t.Errorf("late: %d, %t", got, ended)
+		}
+	})
 }
 
 // onRecord calls f with each record.

@@ -1,0 +1,127 @@
+//go:build linux && cgo
+
+package gpu
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpufair/gpufair/benchmark"
+	"github.com/gpufair/gpufair/benchmark/probe"
+)
+
+// A library is loaded once per process and may end it, so each scenario has a process of its own: this test binary again, as the
+// daemon's child.
+const childEnv = "GPUFAIR_TEST_GPU"
+
+func TestMain(m *testing.M) {
+	mode, arg, _ := strings.Cut(os.Getenv(childEnv), " ")
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	switch mode {
+	case "":
+		os.Exit(m.Run())
+	case "serve":
+		os.Exit(code(probe.Serve(ctx, os.Stdin, os.Stdout, Detect)))
+	case "monitor":
+		os.Exit(code(watchCard(ctx, arg)))
+	}
+	os.Exit(99)
+}
+
+func code(err error) int {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// watchCard prints what a monitor sees until that fails.
+func watchCard(ctx context.Context, uuid string) error {
+	m, err := openMonitor(uuid)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	out := json.NewEncoder(os.Stdout)
+	for {
+		t, err := m.next(ctx)
+		if err != nil {
+			return err
+		}
+		if err := out.Encode(t); err != nil {
+			return err
+		}
+	}
+}
+
+// fake is a driver that answers as its scenario says.
+type fake struct {
+	dir, scenario string
+}
+
+// newFake builds the fake libraries with compiler flags.
+func newFake(t *testing.T, flags ...string) fake {
+	t.Helper()
+	f := fake{dir: t.TempDir()}
+	f.scenario = filepath.Join(f.dir, "scenario")
+	f.build(t, "testdata/fakenvml.c", libraryName, flags...)
+	return f
+}
+
+func (f fake) build(t *testing.T, source, library string, flags ...string) {
+	t.Helper()
+	args := append([]string{"-shared", "-fPIC", "-Wall", "-Werror", "-o", filepath.Join(f.dir, library), source}, flags...)
+	if out, err := exec.CommandContext(t.Context(), "cc", args...).CombinedOutput(); err != nil {
+		t.Fatalf("cc: %v\n%s", err, out)
+	}
+}
+
+// set writes the scenario as a whole, so that the driver never reads half of one.
+func (f fake) set(t *testing.T, lines ...string) {
+	t.Helper()
+	next := f.scenario + ".next"
+	if err := os.WriteFile(next, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, f.scenario); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f fake) env(mode string) []string {
+	return []string{
+		childEnv + "=" + mode, "GORACE=atexit_sleep_ms=0", "LD_LIBRARY_PATH=" + f.dir, "FAKE_NVML=" + f.scenario,
+		"FAKE_NVML_LOG=" + filepath.Join(f.dir, "calls"),
+	}
+}
+
+// child starts the daemon's child on this driver.
+func (f fake) child(mode string) probe.Config {
+	return probe.Config{
+		Command: append(append([]string{"/usr/bin/env"}, f.env(mode)...), os.Args[0]), Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// detect asks the driver in a scenario, through the daemon's own child.
+func (f fake) detect(t *testing.T, lines ...string) benchmark.GPUs {
+	t.Helper()
+	f.set(t, lines...)
+	got, err := probe.Detect(t.Context(), f.child("serve"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got.GPUs
+}
+
+func uuid(i int) string { return fmt.Sprintf("GPU-fa4e0000-0000-0000-0000-%012x", 0x1000+i) }
