@@ -114,12 +114,14 @@ func (o *owner) flood(n int) {
 }
 
 // TestSybilLoss: however many keys somebody makes, the owner loses the strangers' total and not a micro-unit more, also when bad debts are
-// written off and the keys come again.
+// written off and the keys come again. -v shows it as a table.
 func TestSybilLoss(t *testing.T) {
+	t.Logf("%8s %8s %8s  with the default limits at 0.4 an hour", "keys", "lost", "at most")
 	for _, n := range []int{1, 7, 8, 9, 1_000, 100_000} {
 		o := newOwner(t)
 		o.flood(n)
 		want := min(o.limits.Stranger*money.Micro(n), o.limits.StrangersTotal)
+		t.Logf("%8d %8v %8v", n, o.lost(), o.limits.StrangersTotal)
 		if got := o.lost(); got != want {
 			t.Errorf("%d keys cost the owner %v, want %v", n, got, want)
 		}
