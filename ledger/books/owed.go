@@ -32,10 +32,47 @@ func (r *Reader) ShowOwed() (statement.Owed, error) {
 		if ok && a.DueAt != 0 && (role == ledger.AsRenter || m.Due == a.DueAt) {
 			d.Reminders, d.RemindedAt = m.Number, maybe(m.Sent)
 		}
+		if err == nil {
+			d.Invoice, err = r.showBill(role, u, peer)
+		}
 		out.Owed = append(out.Owed, d)
 		return err
 	})
 	return out, err
+}
+
+// showBill gives the invoice that is open, or being paid.
+func (r *Reader) showBill(role ledger.Role, u money.Unit, peer identity.AccountID) (*statement.Invoice, error) {
+	b, ok, err := r.Bill(role, u, peer)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return &statement.Invoice{
+		State: b.State.String(), Amount: b.Amount.String(), Method: b.Method, Reference: b.Reference, Pay: b.Pay, Made: when(b.Made), DueAt: maybe(b.Due),
+		Why: b.Why,
+	}, nil
+}
+
+// EachDue calls f with every account that has something due, and with the last reminder about it: of ours, or as renter of theirs.
+func (r *Reader) EachDue(f func(ledger.Role, money.Unit, identity.AccountID, Account, Reminder) error) error {
+	return r.eachStanding(func(role ledger.Role, u money.Unit, peer identity.AccountID, a Account) error {
+		m, _, err := r.Reminder(role, u, peer)
+		if err != nil || a.DueAt == 0 || !a.Late && m.Number == 0 {
+			return err
+		}
+		if role == ledger.AsProvider && m.Due != a.DueAt {
+			m = Reminder{} // of another debt
+		}
+		return f(role, u, peer, a, m)
+	})
+}
+
+// overdueAfter is when a payer may take it that the other side will not sign for its payment (spec: ledger, Getting paid).
+const overdueAfter = 7 * 24 * time.Hour
+
+// Overdue reports whether a settlement that was proposed then, in Unix milliseconds, should have been answered by now.
+func Overdue(proposed int64, now time.Time) bool {
+	return now.Sub(time.UnixMilli(proposed)) >= overdueAfter
 }
 
 // maybe is a time that may not be, in Unix milliseconds.

@@ -3,7 +3,6 @@ package books
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -30,7 +29,7 @@ func (r *Reader) Prove(id ledger.Lane, attached []proof.Attachment) (proof.File,
 	if g.f.Checkpoint, err = r.Checkpoint(); err != nil {
 		return g.f, err
 	}
-	for _, step := range []func(Lane) error{g.vouchers, g.receipt, g.segments, g.away, g.settlements, g.cosigned, g.entries, g.extensions} {
+	for _, step := range []func(Lane) error{g.vouchers, g.receipt, g.segments, g.away, g.settlements, g.clearings, g.cosigned, g.entries, g.extensions} {
 		if err := step(l); err != nil {
 			return g.f, fmt.Errorf("prove lane %s: %w", id.Short(), err)
 		}
@@ -179,12 +178,11 @@ func (g *gathering) settlements(l Lane) error {
 		if err := g.signed(c.Header, c.Delegation, c.Checkpoint); err != nil {
 			return err
 		}
-		entry := ledger.EntryID(ledger.KindSettlement, s.terms.ID())
-		at, err := raw(g.r.own, key("id/", entry[:]))
-		if err != nil || len(at) != 8 {
-			return fmt.Errorf("entry of settlement %s: %w: %w", s.terms.ID().Short(), ErrCorrupt, err)
+		at, err := g.r.entryAt(ledger.EntryID(ledger.KindSettlement, s.terms.ID()))
+		if err != nil {
+			return err
 		}
-		g.indexes = append(g.indexes, binary.BigEndian.Uint64(at))
+		g.indexes = append(g.indexes, at)
 	}
 	return nil
 }
@@ -211,15 +209,11 @@ func (g *gathering) entries(l Lane) error {
 	g.indexes = append(g.indexes, lane...)
 	slices.Sort(g.indexes)
 	for _, i := range g.indexes {
-		leaf, err := g.r.own.Get(key("e/", be8(i)))
-		if err != nil {
-			return fmt.Errorf("entry %d: %w", i, err)
-		}
-		p, err := history.ProveInclusion(g.r.hashes(), g.head.Size, i)
+		e, err := g.entry(i)
 		if err != nil {
 			return err
 		}
-		g.f.Entries = append(g.f.Entries, proof.Entry{Index: i, Leaf: leaf, Proof: proof.Hashes(p)})
+		g.f.Entries = append(g.f.Entries, *e)
 	}
 	return nil
 }

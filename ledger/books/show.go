@@ -144,14 +144,14 @@ func (r *Reader) checkNewest(l Lane) ([]identity.AccountID, error) {
 func (r *Reader) ShowSettlements() ([]statement.Settlement, error) {
 	out := []statement.Settlement{}
 	err := r.Settlements(func(id wire.Hash, s voucher.Settlement, v Settled) error {
-		out = append(out, ShowSettlement(r.b.self, s, v))
+		out = append(out, ShowSettlement(r.b.self, s, v, time.UnixMilli(r.at)))
 		return nil
 	})
 	return out, err
 }
 
-// ShowSettlement gives a settlement as self is told of it.
-func ShowSettlement(self identity.AccountID, s voucher.Settlement, v Settled) statement.Settlement {
+// ShowSettlement gives a settlement as self is told of it. now is for its age.
+func ShowSettlement(self identity.AccountID, s voucher.Settlement, v Settled, now time.Time) statement.Settlement {
 	signers := []string{s.Account.String()}
 	if v.State == Signed {
 		signers = append(signers, s.Channel.Peer(s.Account).String())
@@ -159,6 +159,7 @@ func ShowSettlement(self identity.AccountID, s voucher.Settlement, v Settled) st
 	return statement.Settlement{
 		ID: s.ID().String(), Account: s.Channel.Peer(self).String(), Unit: string(s.Channel.Unit), Amount: s.Amount.String(),
 		Method: s.Method, Reference: strings.ToValidUTF8(s.Reference, "?"), Time: when(s.Time), ByMe: s.Channel.Renter == self,
-		State: v.State.String(), Signed: signers,
+		State: v.State.String(), Signed: signers, Why: strings.ToValidUTF8(v.Why, "?"),
+		Overdue: (v.State == Proposed || v.State == Waiting) && Overdue(s.Time, now),
 	}
 }

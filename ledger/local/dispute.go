@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -14,8 +15,9 @@ import (
 	"github.com/gpufair/gpufair/p2p/local/serve"
 )
 
-// DefaultDisputeDays is how long a dispute stays open if nobody says otherwise; then what both signed stands.
-const DefaultDisputeDays = 14
+// DefaultDisputeDays is how long a dispute stays open if neither the request nor the settings say otherwise. MaxDisputeDays is the most that
+// they may: the other side holds a longer one for 60 days only.
+const DefaultDisputeDays, MaxDisputeDays = 14, 60
 
 const dayMs = 24 * 60 * 60 * 1000
 
@@ -63,7 +65,7 @@ func (d Desk) dispute(ctx context.Context, lane ledger.Lane, in statement.Disput
 func (d Desk) open(ctx context.Context, lane ledger.Lane, in statement.DisputeRequest) error {
 	days := in.Days
 	if days == 0 {
-		days = DefaultDisputeDays
+		days = uint32(cmp.Or(d.DisputeDays, DefaultDisputeDays))
 	}
 	err := d.Books.Update(ctx, func(t *books.Tx) error {
 		_, err := t.OpenDispute(lane, in.Reason, int64(days)*dayMs)

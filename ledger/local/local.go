@@ -34,11 +34,15 @@ type Desk struct {
 	Books  *books.Books
 	Settle *settle.Service
 	Claims *settle.Claims
-	Net    *settle.Net
+	// Billing drives the owner's program for payments; nil: nothing is told of it.
+	Billing *settle.Billing
+	Net     *settle.Net
 	// Recovery asks peers for what a restored ledger lost.
 	Recovery *settle.Recovery
 	Unit     money.Unit  // the default unit
 	Role     ledger.Role // this account's usual side of a channel
+	// DisputeDays is how long a dispute stays open if nobody says otherwise; then what both signed stands. 0: [DefaultDisputeDays].
+	DisputeDays int
 	// Peer finds the device on which an account was last dealt with.
 	Peer func(ctx context.Context, account identity.AccountID) (identity.PeerID, error)
 	// Lanes finds the lanes whose ids start so.
@@ -101,11 +105,7 @@ func (d Desk) entries(a huma.API) {
 			err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowLane(lane); return err })
 			return &serve.Body[statement.Statement]{Body: out}, fail(err)
 		})
-	prove := serve.Op(http.MethodGet, "/ledger/leases/{id}/proof", "One file that shows a third person what a lease came to")
-	prove.Responses = map[string]*huma.Response{"200": {
-		Description: "OK", Content: map[string]*huma.MediaType{octets: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
-	}}
-	huma.Register(a, prove,
+	huma.Register(a, bytesOp("/ledger/leases/{id}/proof", "One file that shows a third person what a lease came to"),
 		func(ctx context.Context, in *struct {
 			ID string `path:"id" doc:"id of a lease, or an unambiguous start of it"`
 		},
@@ -132,6 +132,15 @@ func (d Desk) entries(a huma.API) {
 }
 
 const octets = "application/octet-stream"
+
+// bytesOp is an operation that gives a file.
+func bytesOp(path, summary string) huma.Operation {
+	op := serve.Op(http.MethodGet, path, summary)
+	op.Responses = map[string]*huma.Response{"200": {
+		Description: "OK", Content: map[string]*huma.MediaType{octets: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
+	}}
+	return op
+}
 
 // file is an answer of bytes.
 type file struct {
@@ -256,6 +265,22 @@ func (d Desk) settlements(a huma.API) {
 		return errors.Join(d.Settle.Refuse(ctx, id, "refused by its owner"), d.bring(ctx, id))
 	})
 	decide("/settlements/{id}/send", "Ask the other side again", d.bring)
+	huma.Register(a, bytesOp("/settlements/{id}/proof", "One file that shows a third person who signed for a payment"), func(ctx context.Context, in *one) (*file, error) {
+		id, err := d.settlement(ctx, in.ID)
+		if err != nil {
+			return nil, err
+		}
+		var raw []byte
+		err = d.Books.View(ctx, func(r *books.Reader) error {
+			p, err := r.ProvePayment(id)
+			if err != nil {
+				return err
+			}
+			raw, err = p.Encode()
+			return err
+		})
+		return &file{Type: octets, Body: raw}, fail(err)
+	})
 }
 
 // settlement finds a settlement by its id or an unambiguous start of it.

@@ -20,6 +20,7 @@ import (
 func (d Desk) owed(a huma.API) {
 	serve.Get(a, "/ledger/owed", "What is owed, by counterparty and age", func(ctx context.Context) (out statement.Owed, err error) {
 		err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowOwed(); return err })
+		d.troubles(&out)
 		return out, fail(err)
 	})
 	huma.Register(a, serve.Op(http.MethodGet, "/ledger/accounts/{account}/unpaid", "The leases of an account that are unpaid"),
@@ -36,6 +37,21 @@ func (d Desk) owed(a huma.API) {
 			return &serve.Body[statement.Claim]{Body: out}, fail(err)
 		})
 	serve.Post(a, "/ledger/write-off", "Give up hope for what an account owes on leases that have ended", d.writeOff)
+}
+
+// troubles adds what the owner's program can't do.
+func (d Desk) troubles(out *statement.Owed) {
+	if d.Billing == nil {
+		return
+	}
+	for _, t := range d.Billing.Troubles() {
+		out.Troubles = append(out.Troubles, statement.Trouble{Account: t.Peer.String(), Unit: string(t.Unit), What: t.What, Error: t.Err, Tries: t.Tries, Next: t.Next})
+		for i := range out.Owed {
+			if o := &out.Owed[i]; o.Account == t.Peer.String() && o.Unit == string(t.Unit) && o.Role == d.Role.String() && o.Trouble == "" {
+				o.Trouble = t.Text()
+			}
+		}
+	}
 }
 
 func (d Desk) writeOff(ctx context.Context, in statement.WriteOffRequest) (statement.WriteOff, error) {

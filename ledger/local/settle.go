@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
@@ -143,7 +144,7 @@ func (d Desk) show(ctx context.Context, id wire.Hash) (out statement.Settlement,
 			return err
 		}
 		proposal, err := voucher.OpenSettlement(s.Proposal)
-		out = books.ShowSettlement(d.Books.Self(), proposal, s)
+		out = books.ShowSettlement(d.Books.Self(), proposal, s, time.Now())
 		return err
 	})
 	return out, fail(err)

@@ -49,6 +49,8 @@ type check struct {
 	newest      voucher.Signed
 	received    *voucher.Signed                  // newest voucher that has the receipt
 	settled     map[wire.Hash]voucher.Settlement // that both signed, by id of their entry
+	cleared     map[wire.Hash]money.Micro        // amounts of circles that all signed, by id of their entry
+	clearedFor  money.Micro                      // as Account counts it for the lane
 	paid        paid
 	booked      money.Micro
 	most        money.Micro // that was allowed for; 0: nothing
@@ -62,7 +64,7 @@ type check struct {
 // receipt, both signatures of settlements, and every entry against the signed log. It names the first record that is wrong. Where the
 // figures do not follow from good signatures it gives none. It never fails: what is no proof file is corrupt.
 func Check(raw []byte) statement.Proof {
-	body, damage := split(raw)
+	body, damage := ofLease.split(raw)
 	if body == nil {
 		return statement.Proof{Result: Corrupt, Record: "file", Detail: damage.Error()}
 	}
@@ -81,9 +83,9 @@ func Check(raw []byte) statement.Proof {
 }
 
 func (f File) check() statement.Proof {
-	c := &check{f: f, role: f.Channel.RoleOf(f.Account), delegations: map[wire.Hash]identity.Delegation{}, settled: map[wire.Hash]voucher.Settlement{}}
+	c := &check{f: f, role: f.Channel.RoleOf(f.Account), delegations: map[wire.Hash]identity.Delegation{}, settled: map[wire.Hash]voucher.Settlement{}, cleared: map[wire.Hash]money.Micro{}}
 	var wrong *finding
-	for _, step := range []func() error{c.sides, c.vouchers, c.rates, c.receipt, c.evidence, c.allowance, c.settlements, c.log, c.cosigned, c.entries, c.attachments, c.figures} {
+	for _, step := range []func() error{c.sides, c.vouchers, c.rates, c.receipt, c.evidence, c.allowance, c.settlements, c.clearings, c.log, c.cosigned, c.entries, c.attachments, c.figures} {
 		err := step()
 		if err == nil {
 			continue
@@ -115,7 +117,7 @@ func (c *check) unproven(format string, args ...any) {
 	c.out.NotProven = append(c.out.NotProven, fmt.Sprintf(format, args...))
 }
 
-// sides checks the channel and opens the delegations.
+// sides checks the channel, and opens the delegations.
 func (c *check) sides() error {
 	if err := c.f.Channel.Validate(); err != nil {
 		return corrupt("channel", "%v", err)
@@ -123,6 +125,11 @@ func (c *check) sides() error {
 	if c.role == 0 || c.f.Lane == (ledger.Lane{}) {
 		return corrupt("channel", "account %s, which made the file, is no side of it, or there is no lane", c.f.Account.Short())
 	}
+	return c.open()
+}
+
+// open opens the delegations.
+func (c *check) open() error {
 	for i, raw := range c.f.Delegations {
 		d, err := identity.OpenDelegation(raw)
 		if err != nil {

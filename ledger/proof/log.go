@@ -97,8 +97,15 @@ func (c *check) entries() error {
 			return corrupt(record, "it is of another account")
 		}
 		if s, ok := c.settled[e.ID]; ok && e.Kind == ledger.KindSettlement {
-			if e.Postings[0].Amount != int64(s.Amount) || e.Postings[0].Unit != s.Channel.Unit {
-				return corrupt(record, "it books %d micro-units, both signed %v", e.Postings[0].Amount, s.Amount)
+			if len(e.Postings) == 0 || e.Postings[0].Amount != int64(s.Amount) || e.Postings[0].Unit != s.Channel.Unit {
+				return corrupt(record, "it books another amount than the %v that both signed", s.Amount)
+			}
+			found++
+			continue
+		}
+		if amount, ok := c.cleared[e.ID]; ok && e.Kind == ledger.KindNetting {
+			if len(e.Postings) == 0 || e.Postings[0].Amount != int64(amount) || e.Postings[0].Unit != c.f.Channel.Unit {
+				return corrupt(record, "it books another amount than the %v that all members signed", amount)
 			}
 			found++
 			continue
@@ -110,8 +117,8 @@ func (c *check) entries() error {
 			return err
 		}
 	}
-	if found != len(c.settled) {
-		return corrupt("entries", "%d payments are signed by both, %d of them are booked", len(c.settled), found)
+	if want := len(c.settled) + len(c.cleared); found != want {
+		return corrupt("entries", "%d payments and clearings are signed by all, %d of them are booked", want, found)
 	}
 	if len(c.f.Entries) > 0 {
 		c.proven("account %s booked the %d entries here as they are: inclusion proofs", c.f.Account, len(c.f.Entries))

@@ -1,6 +1,6 @@
 // Package proof is one file that shows a third person what a lease came to: the signed records of a lane, the entries that one side
-// booked for it, and the proofs that they stand in that side's signed log; and another file that shows that a device signed two histories
-// of its log. It owns the files' formats and their checks, which need neither daemon nor store. It refuses to know where records come from and what a lease is: the market's records are named attachments, of which
+// booked for it, and the proofs that they stand in that side's signed log; and other files that show that two accounts signed for a
+// payment, or that a device signed two histories of its log. It owns the files' formats and their checks, which need neither daemon nor store. It refuses to know where records come from and what a lease is: the market's records are named attachments, of which
 // it checks only signatures and that they are about the lane.
 package proof
 
@@ -14,6 +14,8 @@ import (
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/history"
 	"github.com/gpufair/gpufair/ledger/meter"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/netting"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
@@ -23,6 +25,7 @@ const (
 	MaxFile        = 8 << 20 // bytes: 1,024 entries have about 1 MiB, 64 settlements of both sides at most 3 MiB
 	MaxEntries     = 1024    // the newest of the lane; the vouchers are cumulative, so older ones are not needed to show an amount
 	MaxSettlements = 64      // the newest
+	MaxClearings   = 16      // the newest
 	MaxAttachments = 16      // offer, accept, lease, ready, release, end
 	MaxDelegations = 256     // of every device that signed
 	maxVouchers    = 8       // opening, acknowledged, newest, and two with one sequence
@@ -52,6 +55,16 @@ type File struct {
 	Allowance   []byte             `cbor:"16,keyasint,omitempty"` // newest
 	Evidence    []byte             `cbor:"17,keyasint,omitempty"` // of the interval of Receipt
 	Cosigned    *Cosigned          `cbor:"15,keyasint,omitempty"` // newest head of Account's log that the other side cosigned
+	Clearings   []Clearing         `cbor:"18,keyasint,omitempty"` // of circles that cleared a part of the lane, as Account counts it
+	OlderClear  uint64             `cbor:"19,keyasint,omitempty"` // how many of those were left out
+}
+
+// Clearing is a circle of debts with the words of all its members. Part is what Account counts it for the lane, cumulative with what counted
+// before: that is its own booking, and nobody else signed it.
+type Clearing struct {
+	Terms netting.Terms  `cbor:"1,keyasint"`
+	Words []netting.Word `cbor:"2,keyasint"`
+	Part  money.Micro    `cbor:"3,keyasint"`
 }
 
 // Cosigned is a head of the log with the cosignature of a device of the channel's other side.
@@ -94,29 +107,41 @@ type Attachment struct {
 // ErrFile says that bytes are not a proof file, or a damaged one.
 var ErrFile = errors.New("not a whole proof file")
 
-// magic begins every file; the number is the format's version.
-const magic = "gpufair-proof/1 "
+// A format's magic begins its files, with the version's number; its domain is of the sum over the body, which tells a damaged file from one
+// that somebody changed.
+type format struct{ magic, domain string }
 
-// sumDomain is of the sum over the body, which tells a damaged file from one that somebody changed.
-const sumDomain = "gpufair/proof/1"
+var (
+	ofLease   = format{"gpufair-proof/1 ", "gpufair/proof/1"}
+	ofPayment = format{"gpufair-payment/1 ", "gpufair/payment-proof/1"}
+)
 
 // Encode gives the file's bytes: a line of text with the format's name and the sum over the rest, then deterministic CBOR.
 func (f File) Encode() ([]byte, error) {
 	f.Version = version
-	body, err := wire.Marshal(f)
+	out, err := ofLease.join(f)
 	if err != nil {
 		return nil, fmt.Errorf("proof of lane %s: %w", f.Lane.Short(), err)
 	}
-	out := append([]byte(magic+wire.Sum(sumDomain, body).String()+"\n"), body...)
+	return out, nil
+}
+
+// join gives the bytes of a file of a format.
+func (f format) join(v any) ([]byte, error) {
+	body, err := wire.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	out := append([]byte(f.magic+wire.Sum(f.domain, body).String()+"\n"), body...)
 	if len(out) > MaxFile {
-		return nil, fmt.Errorf("proof of lane %s of %d bytes: %w (limit %d)", f.Lane.Short(), len(out), wire.ErrTooLarge, MaxFile)
+		return nil, fmt.Errorf("%d bytes: %w (limit %d)", len(out), wire.ErrTooLarge, MaxFile)
 	}
 	return out, nil
 }
 
 // Decode reads what [File.Encode] gave, and nothing else. It checks the form only: see [Check]. Errors wrap ErrFile.
 func Decode(raw []byte) (File, error) {
-	body, err := split(raw)
+	body, err := ofLease.split(raw)
 	if err != nil {
 		return File{}, err
 	}
@@ -127,16 +152,16 @@ func Decode(raw []byte) (File, error) {
 var errSum = fmt.Errorf("compare the sum: %w: bytes were changed or are missing; ask for the file again", ErrFile)
 
 // split takes the first line off. With errSum the body is given, too.
-func split(raw []byte) (body []byte, err error) {
+func (f format) split(raw []byte) (body []byte, err error) {
 	if len(raw) > MaxFile {
 		return nil, fmt.Errorf("read %d bytes: %w: the limit is %d", len(raw), ErrFile, MaxFile)
 	}
 	head, body, whole := bytes.Cut(raw, []byte("\n"))
-	sum, ours := strings.CutPrefix(string(head), magic)
+	sum, ours := strings.CutPrefix(string(head), f.magic)
 	switch {
 	case !whole || !ours:
-		return nil, fmt.Errorf("read the first line: %w: it does not begin with %q; another release may have made it", ErrFile, magic)
-	case sum != wire.Sum(sumDomain, body).String():
+		return nil, fmt.Errorf("read the first line: %w: it does not begin with %q; another release may have made it", ErrFile, f.magic)
+	case sum != wire.Sum(f.domain, body).String():
 		return body, errSum
 	}
 	return body, nil
@@ -160,9 +185,9 @@ func (f File) validate() error {
 		return fmt.Errorf("%w: version %d; another release made it", ErrFile, f.Version)
 	}
 	for what, c := range map[string][2]int{
-		"delegations": {len(f.Delegations), MaxDelegations}, "vouchers": {len(f.Vouchers), maxVouchers}, "entries": {len(f.Entries), MaxEntries + MaxSettlements},
+		"delegations": {len(f.Delegations), MaxDelegations}, "vouchers": {len(f.Vouchers), maxVouchers}, "entries": {len(f.Entries), MaxEntries + MaxSettlements + MaxClearings},
 		"settlements": {len(f.Settlements), MaxSettlements}, "extensions": {len(f.Extensions), maxExtensions},
-		"attachments": {len(f.Attachments), MaxAttachments}, "segments": {len(f.Segments), meter.MaxSegments},
+		"attachments": {len(f.Attachments), MaxAttachments}, "clearings": {len(f.Clearings), MaxClearings}, "segments": {len(f.Segments), meter.MaxSegments},
 	} {
 		if c[0] > c[1] {
 			return fmt.Errorf("%w: %d %s, want at most %d", ErrFile, c[0], what, c[1])

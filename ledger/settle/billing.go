@@ -70,6 +70,11 @@ type Trouble struct {
 	seen  bool
 }
 
+// Text says it in a line, for people.
+func (t Trouble) Text() string {
+	return fmt.Sprintf("settlement.command can't %s of %s: %s; tried %d times, again at %s", t.What, t.Peer, t.Err, t.Tries, t.Next.Local().Format(time.TimeOnly))
+}
+
 // NewBilling makes a billing; the caller runs Run.
 func NewBilling(c BillingConfig) (*Billing, error) {
 	if c.Network == nil || c.Books == nil || c.Settle == nil || c.Claims == nil || c.Role == 0 || c.Log == nil {

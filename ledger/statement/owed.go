@@ -4,7 +4,30 @@ import "time"
 
 // Owed is the answer to GET /ledger/owed: what is owed, by counterparty, unit and direction.
 type Owed struct {
-	Owed []Debt `json:"owed"`
+	Owed     []Debt    `json:"owed"`
+	Troubles []Trouble `json:"troubles,omitempty" doc:"what the program of settlement.command can't do"`
+}
+
+// Trouble is a step towards a payment that does not go on by itself.
+type Trouble struct {
+	Account string    `json:"account" doc:"the counterparty"`
+	Unit    string    `json:"unit"`
+	What    string    `json:"what" doc:"make, send, check or pay an invoice, check a payment"`
+	Error   string    `json:"error" doc:"of the last try"`
+	Tries   uint32    `json:"tries" doc:"in a row that failed"`
+	Next    time.Time `json:"next" doc:"when it is tried again"`
+}
+
+// Invoice is the newest invoice between an account and me in one unit, made by the program of the provider's settlement.command.
+type Invoice struct {
+	State     string     `json:"state" enum:"asked,open,paying,paid,closed" doc:"paid: I signed a settlement for it"`
+	Amount    string     `json:"amount"`
+	Method    string     `json:"method,omitempty"`
+	Reference string     `json:"reference,omitempty" doc:"give it with the payment, and to settle"`
+	Pay       string     `json:"pay,omitempty" doc:"what the payer needs, as the provider's program wrote it"`
+	Made      time.Time  `json:"made" doc:"or came"`
+	DueAt     *time.Time `json:"due_at,omitempty"`
+	Why       string     `json:"why,omitempty" doc:"it is closed"`
 }
 
 // Debt is what one counterparty owes me in one unit, or I owe it, by age. Payments settle the oldest debts first.
@@ -27,6 +50,8 @@ type Debt struct {
 	LastPayment *time.Time `json:"last_payment,omitempty" doc:"when the last settlement counted"`
 	Reminders   uint32     `json:"reminders" doc:"sent for the first unpaid lease, or as renter received"`
 	RemindedAt  *time.Time `json:"reminded_at,omitempty"`
+	Invoice     *Invoice   `json:"invoice,omitempty" doc:"the newest"`
+	Trouble     string     `json:"trouble,omitempty" doc:"why a payment does not go on by itself"`
 }
 
 // Claim is the answer to GET /ledger/accounts/{account}/unpaid: the leases that are unpaid, oldest first.

@@ -101,6 +101,8 @@ type Settlement struct {
 	ByMe      bool      `json:"by_me" doc:"this account paid"`
 	State     string    `json:"state" enum:"proposed,waiting,signed,refused"`
 	Signed    []string  `json:"signed" doc:"accounts whose signatures it bears"`
+	Why       string    `json:"why,omitempty" doc:"of a refusal"`
+	Overdue   bool      `json:"overdue,omitempty" doc:"one side signed it over 7 days ago, and the other has not answered"`
 }
 
 // Settlements is the answer to GET /settlements.
@@ -132,6 +134,7 @@ type Proof struct {
 	LeftAtMost   string            `json:"left_at_most,omitempty"`
 	Rates        []ProofRate       `json:"rates,omitempty" doc:"from which the newest voucher was computed"`
 	Settlements  []ProofSettlement `json:"settlements,omitempty"`
+	Clearings    []ProofClearing   `json:"clearings,omitempty"`
 	Attachments  []ProofAttachment `json:"attachments,omitempty"`
 	Origin       string            `json:"origin,omitempty" doc:"of the log of the account that made the file"`
 	Entries      uint64            `json:"entries" doc:"of that log"`
@@ -159,6 +162,45 @@ type ProofSettlement struct {
 	Reference string    `json:"reference"`
 	Time      time.Time `json:"time" doc:"by the proposer's clock"`
 	Signed    []string  `json:"signed" doc:"accounts"`
+}
+
+// ProofClearing is a circle of debts in which a part of the lease was cleared.
+type ProofClearing struct {
+	ID      string    `json:"id"`
+	Amount  string    `json:"amount" doc:"cleared on the whole channel"`
+	Part    string    `json:"part" doc:"of the lease that counts as paid with it, by the books of the account that made the file"`
+	Members int       `json:"members"`
+	Before  time.Time `json:"before" doc:"all signed by then, or soon after"`
+}
+
+// PaymentProof is what the check of a payment's file says.
+type PaymentProof struct {
+	Result    string       `json:"result" enum:"ok,behind,corrupt,forged"`
+	Record    string       `json:"record,omitempty" doc:"the first that is wrong"`
+	Detail    string       `json:"detail,omitempty" doc:"what is wrong with it"`
+	ID        string       `json:"id,omitempty" doc:"of the settlement"`
+	Renter    string       `json:"renter,omitempty" doc:"account that paid"`
+	Provider  string       `json:"provider,omitempty" doc:"account that was paid"`
+	MadeBy    string       `json:"made_by,omitempty" doc:"account whose ledger made the file"`
+	Unit      string       `json:"unit,omitempty"`
+	Amount    string       `json:"amount,omitempty"`
+	Method    string       `json:"method,omitempty"`
+	Reference string       `json:"reference,omitempty"`
+	Time      time.Time    `json:"time,omitzero" doc:"by the proposer's clock"`
+	Signed    []string     `json:"signed,omitempty" doc:"accounts; with both it counts"`
+	Leases    []ProofLease `json:"leases,omitempty" doc:"what both knew to be promised then"`
+	Entry     *uint64      `json:"entry,omitempty" doc:"place in the log of the account that made the file"`
+	Origin    string       `json:"origin,omitempty" doc:"of that log"`
+	Entries   uint64       `json:"entries" doc:"of that log"`
+	Root      string       `json:"root,omitempty" doc:"of that log"`
+	Proven    []string     `json:"proven,omitempty"`
+	NotProven []string     `json:"not_proven,omitempty"`
+}
+
+// ProofLease is a lease that a payment lists.
+type ProofLease struct {
+	Lease  string `json:"lease"`
+	Listed string `json:"listed" doc:"cumulative"`
 }
 
 // ProofAttachment is a record of the market that the ledger does not read.

@@ -44,7 +44,7 @@ func (d *Daemon) ledgerDispute() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&req.Reason, "reason", "", "open a dispute, and say why")
-	c.Flags().Uint32Var(&req.Days, "days", 0, "until what both signed stands, 1 to 60 (default 14)")
+	c.Flags().Uint32Var(&req.Days, "days", 0, "until what both signed stands, 1 to 60 (default `ledger.dispute_days` of the settings)")
 	c.Flags().BoolVar(&end, "close", false, "propose an amount, or agree to the one that the other side proposed")
 	c.Flags().StringVar(&req.Amount, "amount", "", "what the lease comes to")
 	return c

@@ -71,7 +71,7 @@ func (d *Daemon) ledgerShow() *cobra.Command {
 func (d *Daemon) ledgerVerify() *cobra.Command {
 	return &cobra.Command{
 		Use: "verify [FILE]", Short: "check every signature, sum and root of this ledger, or of a proof file", Args: cobra.MaximumNArgs(1),
-		Long: "Without a FILE it checks this ledger. With a FILE that `ledger proof` or `ledger witness proof` made, here or elsewhere, it checks that\n" +
+		Long: "Without a FILE it checks this ledger. With a FILE that `ledger proof`, `settle proof` or `ledger witness proof` made, here or elsewhere, it checks that\n" +
 			"and needs nothing else: no daemon, no network, no ledger. A proof that a device signed two histories gives 12 if it holds, since the device\n" +
 			"forged its ledger, and 11 if it shows nothing against anybody.\n" +
 			"Exit codes: 0 all fits; 10 behind: sound, but older than what was proved to a peer; 11 corrupt: records do not fit each other;\n" +

@@ -8,7 +8,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,7 +41,12 @@ func (d *Daemon) ledgerOwed() *cobra.Command {
 				}
 				return nil
 			}
-			return d.printOwed(v.Owed, time.Now())
+			now := time.Now()
+			for _, t := range v.Troubles {
+				d.Note("settlement.command can't %s of %s: %s (%s, again %s)", t.What, t.Account, cli.Clean(t.Error), cli.Count(t.Tries, "try"), d.Time(t.Next, now))
+			}
+			d.noteInvoices(v.Owed, now)
+			return d.printOwed(v.Owed, now)
 		},
 	}
 }
@@ -64,6 +71,43 @@ func (d *Daemon) printOwed(list []statement.Debt, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// noteInvoices says how to pay what came as an invoice.
+func (d *Daemon) noteInvoices(list []statement.Debt, now time.Time) {
+	for _, o := range list {
+		i := o.Invoice
+		if o.Role != "renter" || i == nil || i.State != "open" {
+			continue
+		}
+		how := ""
+		if i.Pay != "" {
+			how = ", to " + cli.Clean(i.Pay)
+		}
+		d.Note("%s asks for %s %s by %s%s, due %s. Once it is paid: `%s settle %s --amount %s --method %s --reference %s`", o.Account, i.Amount, o.Unit, cli.Clean(i.Method),
+			how, d.maybe(i.DueAt, now), d.Name, o.Account, i.Amount, quote(i.Method), quote(i.Reference))
+	}
+}
+
+// quote is a word for a shell's command line.
+func quote(s string) string {
+	if plainWord.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(cli.Clean(s), "'", `'\''`) + "'"
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
+
+// invoice is the newest invoice in a cell.
+func invoice(o statement.Debt) any {
+	switch {
+	case o.Trouble != "":
+		return cli.Cell{Text: "stuck", Colour: cli.Bad}
+	case o.Invoice == nil:
+		return "-"
+	}
+	return strings.TrimSpace(o.Invoice.Reference + " " + o.Invoice.State)
 }
 
 // owedTable has a column of an age only if something is that old.
@@ -95,6 +139,9 @@ func (d *Daemon) owedTable(who string, list []statement.Debt, now time.Time) *cl
 		if slices.ContainsFunc(list, func(o statement.Debt) bool { return c.amount(o) != "0" }) {
 			columns = append(columns, column{c.header, func(o statement.Debt) any { return c.amount(o) }})
 		}
+	}
+	if slices.ContainsFunc(list, func(o statement.Debt) bool { return o.Invoice != nil || o.Trouble != "" }) {
+		columns = append(columns, column{"INVOICE", invoice})
 	}
 	columns = append(columns, column{"LAST PAID", func(o statement.Debt) any { return d.maybe(o.LastPayment, now) }},
 		column{">REMINDED", func(o statement.Debt) any { return o.Reminders }})

@@ -85,6 +85,9 @@ func (d *Daemon) verifyFile(path string) error {
 	if proof.IsFork(raw) {
 		return d.verifyFork(raw)
 	}
+	if proof.IsPayment(raw) {
+		return d.verifyPayment(raw)
+	}
 	v := terms.Check(raw)
 	if err := d.printProof(v); err != nil {
 		return err
@@ -126,17 +129,25 @@ func (d *Daemon) printProof(v statement.Proof) error {
 		pairs = append(pairs, [2]string{"payment", cli.Clean(fmt.Sprintf("%s by %s, reference %q, %s, %d of 2 signatures",
 			s.Amount, s.Method, s.Reference, s.Time.Format(time.RFC3339), len(s.Signed)))})
 	}
+	for _, c := range v.Clearings {
+		pairs = append(pairs, [2]string{"cleared", fmt.Sprintf("%s %s in a circle of %d, of it for this lease up to %s in all", c.Amount, v.Unit, c.Members, c.Part)})
+	}
 	for _, a := range v.Attachments {
 		pairs = append(pairs, [2]string{"signed", cli.Clean(short(a.Signed) + ", " + a.Name + ": " + orDash(a.Says))})
 	}
 	if err := d.Pairs(pairs...); err != nil {
 		return err
 	}
+	return d.printShown(v.Proven, v.NotProven)
+}
+
+// printShown prints what a proof shows and what not.
+func (d *Daemon) printShown(proven, not []string) error {
 	var out bytes.Buffer
 	for _, list := range []struct {
 		title string
 		lines []string
-	}{{"proven", v.Proven}, {"not proven", v.NotProven}} {
+	}{{"proven", proven}, {"not proven", not}} {
 		fmt.Fprintf(&out, "\n%s:\n", list.title)
 		for _, l := range list.lines {
 			fmt.Fprintf(&out, "  - %s\n", cli.Clean(l))
