@@ -56,7 +56,13 @@ func creditReason(err error) error {
 
 // meteredTx tells the books what was metered, in the transaction that stores the meter.
 func (k *keeper) meteredTx(charge money.Micro) func(*books.Tx) error {
-	return func(tx *books.Tx) error { return withoutLane(tx.Meter(ledger.Lane(k.id), charge)) }
+	return func(tx *books.Tx) error {
+		lane, err := tx.Lane(ledger.Lane(k.id))
+		if err != nil || endedBefore(lane) {
+			return withoutLane(err)
+		}
+		return tx.Meter(ledger.Lane(k.id), charge)
+	}
 }
 
 // closeTx ends the lane with its final charge.

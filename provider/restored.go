@@ -15,20 +15,25 @@ import (
 // gets back, say what the former came to.
 
 // restoredCharge is the final charge of a lease that was open when the ledger was restored: the meter is as old as the backup, so it is no
-// less than the renter signed for since. A reclaim credit, which may be less than that, was taken off before the backup, or not at all.
+// less than the renter signed for since. A reclaim credit, which may be less than that, was taken off before the backup, or not at all. Where
+// the end that this side had signed came back, the charge is that.
 func (k *keeper) restoredCharge(ctx context.Context, charge money.Micro) (money.Micro, error) {
-	if k.rec.Credited || k.credited {
-		return charge, nil
-	}
+	credited := k.rec.Credited || k.credited
 	err := k.a.books.View(ctx, func(r *books.Reader) error {
 		lane, err := r.Lane(ledger.Lane(k.id))
-		if err == nil && lane.Restored {
+		switch {
+		case err == nil && endedBefore(lane):
+			charge = *lane.Final
+		case err == nil && lane.Restored && !credited:
 			charge = max(charge, lane.Amount)
 		}
 		return withoutLane(err)
 	})
 	return charge, err
 }
+
+// endedBefore reports whether a lane came back with its end: it takes no more of the meter, which is older.
+func endedBefore(l books.Lane) bool { return l.Restored && l.Closed() }
 
 // withoutLane lets a lease end of which the ledger knows nothing any more: there is no money to move.
 func withoutLane(err error) error {

@@ -69,11 +69,12 @@ func TestRestoredLedger(t *testing.T) {
 		}
 		var copies []books.LaneCopy
 		must(t, r.theirs.View(t.Context(), func(rd *books.Reader) (err error) {
-			copies, _, _, err = rd.Copies(r.owner.Account(), nil, 9)
+			page, err := rd.Copies(r.owner.Account(), nil, 9)
+			copies = page.Lanes
 			return err
 		}))
 		must(t, r.a.books.Update(t.Context(), func(tx *books.Tx) error {
-			_, err := tx.AdoptLane(r.renter.Account(), copies[0])
+			_, err := tx.AdoptLane(r.renter.Account(), copies[0], nil)
 			return err
 		}))
 		again := r.a.keepers[k.id]

@@ -237,6 +237,9 @@ func (j *job) closeLane(tx *books.Tx, r *record, c closing) error {
 	if r.Lease == nil {
 		c.amount = 0 // never sold
 	}
+	if lane.Restored && lane.Closed() {
+		c.amount, c.most = min(c.amount, *lane.Final), min(c.most, *lane.Final) // its end came back: this side's measure is older
+	}
 	final := c.amount
 	if final > lane.Amount {
 		if unreceipted(lane) || lane.Frozen() {
@@ -255,6 +258,9 @@ func (j *job) closeLane(tx *books.Tx, r *record, c closing) error {
 	}
 	if err := j.keepEvidence(tx, nil, 0); err != nil {
 		return err
+	}
+	if lane.Restored && lane.Closed() {
+		final = min(final, *lane.Final)
 	}
 	if lane, err = tx.CloseLane(j.lane(), final); err != nil {
 		return err

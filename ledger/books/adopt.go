@@ -8,13 +8,15 @@ import (
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
 
 // LaneCopy is what one side keeps of a lane, as it gives it to the other side that lost it. Every promise in it is signed; what is not
-// signed (rate, devices, final charge) can only make the lane owe less than its vouchers say.
+// signed (rate, devices, final charge) can only make the lane owe less than its vouchers say, and times move no money. Keys above 6 came
+// with the second version of the conversation.
 type LaneCopy struct {
 	Vouchers    [][]byte     `cbor:"1,keyasint"`           // the opening one, the last with a receipt, the newest; rising
 	Receipt     []byte       `cbor:"2,keyasint,omitempty"` // of the last with a receipt
@@ -22,14 +24,39 @@ type LaneCopy struct {
 	Rate        money.Rate   `cbor:"4,keyasint"`
 	Devices     uint32       `cbor:"5,keyasint"`
 	Final       *money.Micro `cbor:"6,keyasint,omitempty"` // charge with which it ended there
+
+	Opened  int64              `cbor:"7,keyasint,omitempty"`  // Unix milliseconds, there
+	Ended   int64              `cbor:"8,keyasint,omitempty"`  // Unix milliseconds, there
+	Records []proof.Attachment `cbor:"9,keyasint,omitempty"`  // of another wing: what was sold, and how it ended
+	Dispute *DisputeCopy       `cbor:"10,keyasint,omitempty"` // about it
 }
 
 // Limits of a copy.
 const (
 	maxCopyVouchers    = 3
-	maxCopyDelegations = 3
+	maxCopyDelegations = 8
+	maxCopyRecords     = 4
+	maxCopyRecord      = 8 << 10 // bytes
 	maxDelegation      = 1 << 10 // bytes
 )
+
+// First is the copy of the first version of the conversation.
+func (c LaneCopy) First() LaneCopy {
+	c.Opened, c.Ended, c.Records, c.Dispute = 0, 0, nil, nil
+	return c
+}
+
+// Lane is the lane of a copy, zero if it can't be read.
+func (c LaneCopy) Lane() (id ledger.Lane) {
+	if len(c.Vouchers) == 0 {
+		return id
+	}
+	v, err := voucher.Open(c.Vouchers[0])
+	if err != nil {
+		return id
+	}
+	return v.Lane
+}
 
 // ErrCopy says that what a peer gave back is not what a lane or a settlement of ours can be.
 var ErrCopy = errors.New("not a record of ours")
@@ -45,6 +72,7 @@ type Adopted struct {
 type adoption struct {
 	t           *Tx
 	copy        LaneCopy
+	terms       *Terms
 	own         bool
 	role        ledger.Role
 	lane        Lane
@@ -55,22 +83,26 @@ type adoption struct {
 }
 
 // AdoptLane takes back what peer has of a lane: its newest voucher, after every check that it had to pass when it was signed, and the
-// receipt. A peer can give back only what was signed by its lane's device, and nothing falls by it: a peer that lies can keep back at
-// most what it alone has. A lane that is not here is opened without a hold. Adopting what is here already changes nothing.
+// receipt, its dispute and its end. A peer can give back only what was signed, and nothing falls by it but by a signature of this side: a
+// peer that lies can keep back at most what it alone has. terms are what the copy's records say, as the caller read them; nil: nothing, and
+// then a lane that is not here is opened without a hold. Adopting what is here already changes nothing.
 // Errors wrap ErrCopy or say which check failed; then nothing was written.
-func (t *Tx) AdoptLane(peer identity.AccountID, c LaneCopy) (Adopted, error) {
-	return t.adoptLane(peer, c, false)
+func (t *Tx) AdoptLane(peer identity.AccountID, c LaneCopy, terms *Terms) (Adopted, error) {
+	return t.adoptLane(peer, c, terms, false)
 }
 
 // adoptLane is AdoptLane; own says that the copy is from this side's own ledger.
-func (t *Tx) adoptLane(peer identity.AccountID, c LaneCopy, own bool) (Adopted, error) {
-	a := &adoption{t: t, copy: c, own: own, delegations: map[wire.Hash][]byte{}}
+func (t *Tx) adoptLane(peer identity.AccountID, c LaneCopy, terms *Terms, own bool) (Adopted, error) {
+	a := &adoption{t: t, copy: c, terms: terms, own: own, delegations: map[wire.Hash][]byte{}}
 	if err := a.open(peer); err != nil {
 		return Adopted{}, fmt.Errorf("adopt lane: %w", err)
 	}
+	if a.signedTerms() != nil {
+		a.terms = nil // as if it had given none
+	}
 	id := a.vouchers[0].Lane
 	err := t.txn.Try(func() error {
-		for _, step := range []func() error{a.find, a.raise, a.receipt, a.end} {
+		for _, step := range []func() error{a.find, a.raise, a.receipt, a.keepTerms, a.end, a.dispute, a.want} {
 			if err := step(); err != nil {
 				return err
 			}
@@ -89,8 +121,8 @@ func (t *Tx) adoptLane(peer identity.AccountID, c LaneCopy, own bool) (Adopted, 
 
 // open reads the records: all of one lane, between peer and this account.
 func (a *adoption) open(peer identity.AccountID) error {
-	if n := len(a.copy.Vouchers); n == 0 || n > maxCopyVouchers || len(a.copy.Delegations) > maxCopyDelegations {
-		return fmt.Errorf("%w: %d vouchers, %d delegations", ErrCopy, n, len(a.copy.Delegations))
+	if n := len(a.copy.Vouchers); n == 0 || n > maxCopyVouchers || len(a.copy.Delegations) > maxCopyDelegations || len(a.copy.Records) > maxCopyRecords {
+		return fmt.Errorf("%w: %d vouchers, %d delegations, %d records", ErrCopy, n, len(a.copy.Delegations), len(a.copy.Records))
 	}
 	for _, raw := range a.copy.Delegations {
 		if len(raw) > maxDelegation {
@@ -167,8 +199,8 @@ func (a *adoption) find() error {
 		}
 	}
 	a.opened, a.changed = true, true
-	a.lane, err = a.t.openLane(a.role, Opening{Channel: first.Channel, Lane: first.Lane, Rate: a.copy.Rate, Devices: a.copy.Devices}, first)
-	a.lane.Restored = true
+	a.lane, err = a.t.openLane(a.role, a.opening(first), first)
+	a.lane.Restored, a.lane.Opened = true, a.time(a.copy.Opened)
 	return errors.Join(err, a.t.saveLane(&a.lane))
 }
 
@@ -223,7 +255,7 @@ func (a *adoption) raise() error {
 // promises, or less if the other side ended it with less. What both knew before the restore stays.
 func (a *adoption) reopenFinal() error {
 	mark, marked, err := a.t.unsure(a.lane.Lane)
-	if err != nil || !marked || !a.lane.Closed() {
+	if err != nil || !marked || !a.lane.Closed() || a.lane.Agreed {
 		return err
 	}
 	to := a.vouchers[len(a.vouchers)-1].Amount
@@ -295,28 +327,51 @@ func (a *adoption) receipt() error {
 	return errors.Join(a.t.own.Set(receiptKey(r.Voucher), a.copy.Receipt), a.t.saveLane(&a.lane))
 }
 
-// end ends a lane that no lease here knows of any more as the other side did: the provider may take less than was promised, and says so; of
-// the renter's word nothing is taken that its own signature does not bear out. A lane that is known here is its lease's to end.
+// end ends a lane that no lease here knows of any more as the other side did: the provider may take less than was promised, and says so, now
+// or in the end of the lease that it signed before; of the renter's word nothing is taken that this side's own signature does not bear out.
+// A lane that is known here is its lease's to end, if no end of it was signed before.
 func (a *adoption) end() error {
 	mark, marked, err := a.t.unsure(a.lane.Lane)
-	if err != nil || a.copy.Final == nil || !a.opened && (!marked || !a.lane.Closed() || mark.Final != nil) {
+	if err != nil {
 		return err
 	}
-	final := *a.copy.Final
-	if a.role == ledger.AsProvider && !a.own {
-		final = max(final, a.lane.Owed())
+	stray, err := a.t.stray(a.lane.Lane)
+	signed := a.terms != nil && a.terms.Charge != nil
+	if err != nil || !a.opened && !stray && (!marked || mark.Final != nil || !a.lane.Closed() && !signed) {
+		return err
 	}
-	if a.lane.Closed() && final >= *a.lane.Final {
-		return nil
+	final, ok := a.final()
+	if !ok {
+		return a.t.strayed(a.lane)
 	}
-	a.lane, err = a.t.CloseLane(a.lane.Lane, final)
+	if err := a.t.own.Delete(strayKey(a.lane.Lane)); err != nil || a.lane.Closed() && final >= *a.lane.Final {
+		return err
+	}
+	a.lane, err = a.t.closeLane(a.lane.Lane, final, a.time(a.copy.Ended))
 	a.changed = true
 	return err
 }
 
+// final is the charge with which the lane ended, if it did.
+func (a *adoption) final() (money.Micro, bool) {
+	given, signed := a.copy.Final, (*money.Micro)(nil)
+	if a.terms != nil {
+		signed = a.terms.Charge
+	}
+	switch {
+	case given == nil && signed == nil:
+		return 0, false
+	case a.own, a.role == ledger.AsRenter && given != nil:
+		return *given, true
+	case signed != nil:
+		return *signed, true
+	}
+	return max(*given, a.lane.Owed()), true
+}
+
 // CopyLane is what this side has of a lane, for the other side.
 func (r *Reader) CopyLane(l Lane) (LaneCopy, error) {
-	c := LaneCopy{Rate: l.Rate, Devices: l.Devices, Final: l.Final}
+	c := LaneCopy{Rate: l.Rate, Devices: l.Devices, Final: l.Final, Opened: l.Opened, Ended: l.Ended}
 	named := []wire.Hash{l.Proof}
 	for _, seq := range []uint64{0, l.Receipts, l.Seq} {
 		b, err := r.Voucher(l.Lane, seq)
@@ -342,7 +397,14 @@ func (r *Reader) CopyLane(l Lane) (LaneCopy, error) {
 		}
 		named = append(named, got.Delegation)
 	}
-	var err error
+	kept, _, err := load[keptTerms](r.own, termsKey(l.Lane))
+	if err != nil {
+		return c, err
+	}
+	c.Records = kept.Records
+	if named, err = r.copyDispute(l, &c, append(named, signersOf(c.Records)...)); err != nil {
+		return c, err
+	}
 	c.Delegations, err = r.delegations(named)
 	return c, err
 }

@@ -122,27 +122,55 @@ func (r *Reader) CopySettlement(s voucher.Settlement, v Settled) (c SettledCopy,
 	return c, err == nil, err
 }
 
-// Copies gives what this side has of its dealings with peer, from a place on: at most n lanes, or settlements once there are no more lanes.
-// next is the place to go on from, nil at the end. A place that is none gives the beginning.
-func (r *Reader) Copies(peer identity.AccountID, place []byte, n int) (lanes []LaneCopy, settled []SettledCopy, next []byte, err error) {
-	if len(place) == 0 || place[0] == placeLane {
-		lanes, next, err = r.copyLanes(peer, place, n)
-		if err != nil || len(next) > 0 || len(lanes) > 0 {
-			if err == nil && len(next) == 0 {
-				next = []byte{placeSettlement}
-			}
-			return lanes, nil, next, err
+// Page is a part of what one side has of its dealings with another, of one kind at a time.
+type Page struct {
+	Lanes   []LaneCopy
+	Settled []SettledCopy
+	Cleared []ClearingCopy
+	Next    []byte // the place to go on from, nil at the end; places rise
+}
+
+// Copies gives what this side has of its dealings with peer, from a place on: at most n lanes, settlements once there are no more lanes, and
+// then clearings. A place that is none gives the beginning.
+func (r *Reader) Copies(peer identity.AccountID, place []byte, n int) (p Page, err error) {
+	kind := byte(placeLane)
+	if len(place) > 0 && (place[0] == placeSettlement || place[0] == placeClearing) {
+		kind = place[0]
+	}
+	if kind == placeLane {
+		p.Lanes, p.Next, err = r.copyLanes(peer, place, n)
+		if err != nil || len(p.Next) > 0 {
+			return p, err
+		}
+		if len(p.Lanes) > 0 {
+			p.Next = []byte{placeSettlement}
+			return p, nil
+		}
+		kind, place = placeSettlement, nil
+	}
+	if kind == placeSettlement {
+		p.Settled, p.Next, err = r.copySettlements(peer, place, n)
+		if err != nil || len(p.Next) > 0 {
+			return p, err
+		}
+		if len(p.Settled) > 0 {
+			p.Next = []byte{placeClearing}
+			return p, nil
 		}
 		place = nil
 	}
-	settled, next, err = r.copySettlements(peer, place, n)
-	return nil, settled, next, err
+	p.Cleared, p.Next, err = r.copyClearings(peer, place, n)
+	return p, err
 }
+
+// PastSettlements reports whether a place is beyond what the first version of the conversation knows.
+func PastSettlements(place []byte) bool { return len(place) > 0 && place[0] == placeClearing }
 
 // Kinds of a place, its first byte; what follows is the key after which to go on.
 const (
 	placeLane       = 'l'
 	placeSettlement = 's'
+	placeClearing   = 'u'
 )
 
 func (r *Reader) copyLanes(peer identity.AccountID, place []byte, n int) (out []LaneCopy, next []byte, err error) {

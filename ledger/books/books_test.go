@@ -29,6 +29,8 @@ type party struct {
 	dir    string
 	engine kv.Engine
 	store  *kv.Store
+
+	records map[ledger.Lane]Terms // what signed records of another wing say, for tests of restores
 }
 
 func newDevice(tb testing.TB) *identity.Device {

@@ -227,6 +227,11 @@ func (r *Reader) laneAs(id ledger.Lane, want ledger.Role) (Lane, ledger.Role, er
 // corrected. Vouchers up to final are taken afterwards, too. A repeat changes nothing, and a lower final charge (a release that came
 // late, a credit) replaces the first; a higher one is ErrConflict.
 func (t *Tx) CloseLane(id ledger.Lane, final money.Micro) (Lane, error) {
+	return t.closeLane(id, final, t.now.UnixMilli())
+}
+
+// closeLane is CloseLane of a lane that ended at a time, in Unix milliseconds.
+func (t *Tx) closeLane(id ledger.Lane, final money.Micro, ended int64) (Lane, error) {
 	l, role, err := t.laneAs(id, 0)
 	if err != nil {
 		return l, fmt.Errorf("close: %w", err)
@@ -243,7 +248,7 @@ func (t *Tx) CloseLane(id ledger.Lane, final money.Micro) (Lane, error) {
 	next := l
 	next.Final, next.HoldLeft, next.Metered = &final, 0, final
 	if !l.Closed() {
-		next.Ended = t.now.UnixMilli()
+		next.Ended = ended
 	}
 	over, err := ledger.Signed(l.Owed() - min(l.Owed(), final))
 	if err != nil {

@@ -308,6 +308,11 @@ func hear(c netting.Clearing, words []netting.Word) (netting.Clearing, error) {
 
 // saveClearing keeps a clearing as it is now, sets aside or frees its amount, and books it when it has come to count.
 func (t *Tx) saveClearing(id wire.Hash, was Netted, is netting.Clearing) error {
+	return t.saveClearingBy(id, was, is, t.markLanes)
+}
+
+// saveClearingBy is saveClearing; mark counts what is booked on a channel for lanes.
+func (t *Tx) saveClearingBy(id wire.Hash, was Netted, is netting.Clearing, mark func(*Netted, ledger.Channel) error) error {
 	next := Netted{Clearing: is, Lanes: was.Lanes, Self: was.Self}
 	if next.State != was.State {
 		next.Changed = t.now.UnixMilli()
@@ -324,7 +329,7 @@ func (t *Tx) saveClearing(id wire.Hash, was Netted, is netting.Clearing) error {
 			err = t.own.Delete(k)
 		}
 		if err == nil && is.State == netting.Cleared && was.State != netting.Cleared {
-			err = t.clear(&next, id, l, amount)
+			err = t.clear(&next, id, l, amount, mark)
 		}
 		if err != nil {
 			return fmt.Errorf("clearing %s: %w", id.Short(), err)
@@ -353,7 +358,7 @@ func clearEntry(id wire.Hash, t netting.Terms, l leg, amount int64) ledger.Entry
 }
 
 // clear books one leg of a clearing that counts. Like a payment it settles the oldest lanes first.
-func (t *Tx) clear(v *Netted, id wire.Hash, l leg, amount int64) error {
+func (t *Tx) clear(v *Netted, id wire.Hash, l leg, amount int64, mark func(*Netted, ledger.Channel) error) error {
 	added, err := t.post(clearEntry(id, v.Terms, l, amount))
 	if err != nil || !added {
 		return err
@@ -367,7 +372,7 @@ func (t *Tx) clear(v *Netted, id wire.Hash, l leg, amount int64) error {
 		return a.owe(-amount)
 	})
 	if err == nil {
-		err = t.markLanes(v, l.channel)
+		err = mark(v, l.channel)
 	}
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/disk"
 	"github.com/gpufair/gpufair/ledger/history"
 	"github.com/gpufair/gpufair/ledger/kv"
@@ -84,13 +85,13 @@ type Salvaged struct {
 }
 
 // Salvage takes over into b, a new ledger, what reads of a damaged one: every signed record is checked as if a peer gave it back, and the
-// entries are made anew from them. Revocations and the limits that the owner set by hand come along. What was booked without a signature of
-// the other side (a write-off) does not, nor do disputes: a lane comes to what it came to, and its credit note stays in the damaged store.
+// entries are made anew from them. Evidence, revocations and the limits that the owner set by hand come along. What was booked without a
+// signature of the other side (a write-off) does not.
 func (b *Books) Salvage(ctx context.Context, from *kv.Store) (out Salvaged, err error) {
 	err = from.View(ctx, func(t *kv.Txn) error {
 		old := &Reader{b: b, txn: t, own: t.Of(kv.Books)}
 		for _, take := range []func(context.Context, *Reader, *Salvaged) error{
-			b.salvageLanes, b.salvageSettlements, b.salvageClearings, b.salvageRevocations, b.salvageLimits,
+			b.salvageLanes, b.salvageTrails, b.salvageSettlements, b.salvageClearings, b.salvageRevocations, b.salvageLimits,
 		} {
 			if err := take(ctx, old, &out); err != nil {
 				return err
@@ -113,12 +114,52 @@ func (b *Books) salvageLanes(ctx context.Context, old *Reader, out *Salvaged) er
 		}
 		if err == nil {
 			err = b.Update(ctx, func(t *Tx) error {
-				_, err := t.adoptLane(l.Channel.Peer(b.self), c, true)
+				_, err := t.adoptLane(l.Channel.Peer(b.self), c, &Terms{Hold: l.Hold, DueDays: l.DueDays}, true)
 				return err
 			})
 		}
 		if err := out.count(&out.Lanes, err); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// salvageTrails takes over what lies between the first and the last voucher of each lane, and the evidence.
+func (b *Books) salvageTrails(ctx context.Context, old *Reader, out *Salvaged) error {
+	var peers []identity.AccountID
+	err := b.View(ctx, func(r *Reader) error {
+		return r.eachCounterparty(func(a identity.AccountID) { peers = append(peers, a) })
+	})
+	if err != nil {
+		return err
+	}
+	for _, peer := range peers {
+		for {
+			var lane ledger.Lane
+			var place []byte
+			var more bool
+			err := b.View(ctx, func(r *Reader) (err error) { lane, place, more, err = r.Wanted(peer); return err })
+			if err != nil {
+				return err
+			}
+			if !more {
+				break
+			}
+			page, next, err := old.Trail(peer, lane, place)
+			if err == nil {
+				err = b.Update(ctx, func(t *Tx) error { return t.AdoptTrail(lane, page, next) })
+			}
+			if err == nil {
+				continue
+			}
+			kept := 0
+			if err := out.count(&kept, err); err != nil {
+				return err
+			}
+			if err := b.Update(ctx, func(t *Tx) error { return t.ForgetTrail(lane) }); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -31,49 +31,82 @@ func (p *party) restored(backup kv.Engine, at time.Time) *party {
 }
 
 // copies gives all that one side has of the other, page by page.
-func (p *party) copies(of *party, page int) (lanes []LaneCopy, settled []SettledCopy) {
+func (p *party) copies(of *party, page int) (lanes []LaneCopy, settled []SettledCopy, cleared []ClearingCopy) {
 	p.tb.Helper()
 	var place []byte
 	for {
-		var next []byte
-		p.view(func(r *Reader) error {
-			l, s, n, err := r.Copies(of.Self(), place, page)
-			if len(l) > page || len(s) > page {
-				p.tb.Errorf("%d lanes and %d settlements in a page of %d", len(l), len(s), page)
-			}
-			lanes, settled, next = append(lanes, l...), append(settled, s...), n
+		var got Page
+		p.view(func(r *Reader) (err error) {
+			got, err = r.Copies(of.Self(), place, page)
 			return err
 		})
-		if place = next; len(place) == 0 {
-			return lanes, settled
+		if max(len(got.Lanes), len(got.Settled), len(got.Cleared)) > page {
+			p.tb.Errorf("%d lanes, %d settlements and %d clearings in a page of %d", len(got.Lanes), len(got.Settled), len(got.Cleared), page)
+		}
+		lanes, settled, cleared = append(lanes, got.Lanes...), append(settled, got.Settled...), append(cleared, got.Cleared...)
+		if place = got.Next; len(place) == 0 {
+			return lanes, settled, cleared
 		}
 	}
+}
+
+// terms are what signed records say of a lane, as the test knows it: the sale's, and the end that the provider signed.
+func (p *party) terms(c LaneCopy) *Terms {
+	if p.records == nil {
+		return nil
+	}
+	t, ok := p.records[c.Lane()]
+	if !ok {
+		return nil
+	}
+	return &t
 }
 
 // recover takes back all that the other side has, and gives how much of it was lost.
 func (p *party) recover(other *party) (changed int) {
 	p.tb.Helper()
-	lanes, settled := other.copies(p, 2)
+	lanes, settled, cleared := other.copies(p, 2)
 	for _, c := range lanes {
 		p.update(func(t *Tx) error {
-			a, err := t.AdoptLane(other.Self(), c)
+			a, err := t.AdoptLane(other.Self(), c, p.terms(c))
 			if a.Changed {
 				changed++
 			}
 			return err
 		})
 	}
+	count := func(new bool, err error) error {
+		if new {
+			changed++
+		}
+		return err
+	}
 	for _, c := range settled {
-		p.update(func(t *Tx) error {
-			new, err := t.AdoptSettlement(other.Self(), c)
-			if new {
-				changed++
-			}
-			return err
-		})
+		p.update(func(t *Tx) error { return count(t.AdoptSettlement(other.Self(), c)) })
+	}
+	for _, c := range cleared {
+		p.update(func(t *Tx) error { return count(t.AdoptClearing(other.Self(), c)) })
 	}
 	p.update(func(t *Tx) error { return t.Answered(other.Self(), other.dev.Peer()) })
+	p.trails(other)
 	return changed
+}
+
+// trails takes back what lies between.
+func (p *party) trails(other *party) {
+	p.tb.Helper()
+	for {
+		var lane ledger.Lane
+		var place, next []byte
+		var more bool
+		var page Trail
+		p.view(func(r *Reader) (err error) { lane, place, more, err = r.Wanted(other.Self()); return err })
+		if !more {
+			return
+		}
+		other.view(func(r *Reader) (err error) { page, next, err = r.Trail(p.Self(), lane, place); return err })
+		p.update(func(t *Tx) error { return t.AdoptTrail(lane, page, next) })
+	}
 }
 
 func (p *party) toAsk() (list []Pending) {
@@ -274,8 +307,8 @@ func TestLyingPeer(t *testing.T) {
 	stranger := newPair(t)
 	theirs := stranger.sell(1, 50)
 	stranger.pay(theirs, 10)
-	foreign, _ := stranger.provider.copies(stranger.renter, 9)
-	lanes, _ := p.provider.copies(p.renter, 9)
+	foreign, _, _ := stranger.provider.copies(stranger.renter, 9)
+	lanes, _, _ := p.provider.copies(p.renter, 9)
 	at := func(lane byte) LaneCopy {
 		i := slices.IndexFunc(lanes, func(c LaneCopy) bool {
 			v, err := voucher.Open(c.Vouchers[0])
@@ -319,7 +352,7 @@ func TestLyingPeer(t *testing.T) {
 	} {
 		r := old.renter.restored(old.renter.engine, time.Unix(1_900_000_000, 0))
 		before := r.account(ledger.AsRenter, p.provider)
-		err := r.Update(t.Context(), func(tx *Tx) error { _, err := tx.AdoptLane(p.provider.Self(), c); return err })
+		err := r.Update(t.Context(), func(tx *Tx) error { _, err := tx.AdoptLane(p.provider.Self(), c, nil); return err })
 		if err == nil {
 			t.Errorf("%s: taken", name)
 		}
@@ -333,14 +366,14 @@ func TestLyingPeer(t *testing.T) {
 // TestPeerKeepsBack: an older voucher takes nothing away, and a settlement with one signature twice is none.
 func TestPeerKeepsBack(t *testing.T) {
 	p, old := life(t)
-	lanes, settled := p.provider.copies(p.renter, 9)
+	lanes, settled, _ := p.provider.copies(p.renter, 9)
 	r := old.renter.restored(old.renter.engine, time.Unix(1_900_000_000, 0))
 	for _, c := range lanes {
 		if v, err := voucher.Open(c.Vouchers[0]); err != nil || v.Lane != (ledger.Lane{1}) {
 			continue
 		}
 		c.Vouchers, c.Receipt = c.Vouchers[:1], nil
-		r.update(func(tx *Tx) error { _, err := tx.AdoptLane(p.provider.Self(), c); return err })
+		r.update(func(tx *Tx) error { _, err := tx.AdoptLane(p.provider.Self(), c, nil); return err })
 	}
 	if a := r.account(ledger.AsRenter, p.provider); a.Owed != 390 {
 		t.Errorf("an older voucher: %d owed, want the 390 of the backup", a.Owed)

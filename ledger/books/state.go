@@ -57,6 +57,9 @@ import (
 //	restored                     time of the newest restore
 //	un/<lane>                    [unsure]: its newest voucher is not known since then
 //	rec/<account>                [Pending]: it is to be asked what was lost
+//	terms/<lane>                 [keptTerms]: records of another wing that came back with a lane
+//	stray/<lane>                 account: the lane came back open, and no lease here knows of it
+//	want/<lane>                  [wanted]: its trail is to be asked for
 const (
 	keySeq  = "seq"
 	keyHead = "head"

@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/ledger/statement"
 	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/p2p"
@@ -29,28 +31,40 @@ func RecoverLimits() p2p.Limits {
 	return p2p.Limits{Streams: 16, PeerStreams: 4, Idle: 30 * time.Second}
 }
 
-// RecoverAsk is the request: what do you have of our dealings, from a place on? It may be repeated; it changes nothing.
+// RecoverAsk is the request: what do you have of our dealings, or of the trail of one lane, from a place on? It may be repeated; it changes
+// nothing. The first version of the conversation has no key above 2.
 type RecoverAsk struct {
-	Delegation []byte `cbor:"1,keyasint"`           // of the device that asks
-	Place      []byte `cbor:"2,keyasint,omitempty"` // as the last answer gave it; none: from the beginning
+	Delegation []byte       `cbor:"1,keyasint"`           // of the device that asks
+	Place      []byte       `cbor:"2,keyasint,omitempty"` // as the last answer gave it; none: from the beginning
+	Lane       *ledger.Lane `cbor:"3,keyasint,omitempty"` // whose trail is asked for
 }
 
-// RecoverAnswer is one page of what the answerer has of its dealings with the asker's account: lanes first, then settlements.
+// RecoverAnswer is one page of what the answerer has of its dealings with the asker's account: lanes first, then settlements, then clearings;
+// or of the trail of a lane. The first version of the conversation has no key above 4, and lanes as [books.LaneCopy.First] gives them.
 type RecoverAnswer struct {
-	Delegation []byte              `cbor:"1,keyasint"` // of the device that answers
-	Lanes      []books.LaneCopy    `cbor:"2,keyasint,omitempty"`
-	Settled    []books.SettledCopy `cbor:"3,keyasint,omitempty"`
-	Place      []byte              `cbor:"4,keyasint,omitempty"` // to go on from; none: that was all
+	Delegation []byte               `cbor:"1,keyasint"` // of the device that answers
+	Lanes      []books.LaneCopy     `cbor:"2,keyasint,omitempty"`
+	Settled    []books.SettledCopy  `cbor:"3,keyasint,omitempty"`
+	Place      []byte               `cbor:"4,keyasint,omitempty"` // to go on from; none: that was all
+	Cleared    []books.ClearingCopy `cbor:"5,keyasint,omitempty"`
+	Trail      *books.Trail         `cbor:"6,keyasint,omitempty"`
 }
+
+func (a RecoverAnswer) count() int { return len(a.Lanes) + len(a.Settled) + len(a.Cleared) }
 
 // RecoveryConfig is what the conversation needs.
 type RecoveryConfig struct {
 	Network  p2p.Network
 	Protocol p2p.Protocol
+	First    p2p.Protocol // the first version, for peers of an older release; empty: they are not understood
 	Books    *books.Books
 	// Peer finds the device on which an account was last dealt with.
 	Peer func(ctx context.Context, account identity.AccountID) (identity.PeerID, error)
-	Log  *slog.Logger
+	// Records gives the signed records of another wing of a lane, to be given back with it; nil: there are none.
+	Records func(ctx context.Context, lane ledger.Lane) ([]proof.Attachment, error)
+	// Terms reads such records: it checks their signatures, and that they are about the lane; nil: nobody can.
+	Terms func(lane ledger.Lane, channel ledger.Channel, records []proof.Attachment) (*books.Terms, error)
+	Log   *slog.Logger
 }
 
 // Recovery is the conversation by which a ledger that was restored gets back what it lost: from the peers that it dealt with. Safe for
@@ -69,30 +83,79 @@ func NewRecovery(c RecoveryConfig) (*Recovery, error) {
 }
 
 // Handler answers other peers: a device hears what this side has of its own account, and nothing else.
-func (r *Recovery) Handler() p2p.Handler {
+func (r *Recovery) Handler() p2p.Handler { return p2p.Answer(maxCopies, r.answer) }
+
+// FirstHandler is Handler for peers of an older release, in the first version of the conversation.
+func (r *Recovery) FirstHandler() p2p.Handler {
 	return p2p.Answer(maxCopies, func(ctx context.Context, from identity.PeerID, a RecoverAsk) (RecoverAnswer, error) {
-		if len(a.Place) > maxPlace {
-			return RecoverAnswer{}, p2p.Errorf(p2p.KindBadRequest, "place too long")
+		if a.Lane != nil {
+			return RecoverAnswer{}, p2p.Errorf(p2p.KindBadRequest, "no trails in this version")
 		}
-		d, err := speaks(from, a.Delegation)
-		if err != nil {
-			return RecoverAnswer{}, err
+		out, err := r.answer(ctx, from, a)
+		out.Cleared = nil
+		if books.PastSettlements(out.Place) {
+			out.Place = nil
 		}
-		out := RecoverAnswer{Delegation: r.c.Books.Device().Delegation()}
-		err = r.c.Books.View(ctx, func(b *books.Reader) (err error) {
-			out.Lanes, out.Settled, out.Place, err = b.Copies(d.Account, a.Place, copiesAPage)
-			return err
-		})
+		for i := range out.Lanes {
+			out.Lanes[i] = out.Lanes[i].First()
+		}
 		return out, err
 	})
+}
+
+func (r *Recovery) answer(ctx context.Context, from identity.PeerID, a RecoverAsk) (RecoverAnswer, error) {
+	if len(a.Place) > maxPlace {
+		return RecoverAnswer{}, p2p.Errorf(p2p.KindBadRequest, "place too long")
+	}
+	d, err := speaks(from, a.Delegation)
+	if err != nil {
+		return RecoverAnswer{}, err
+	}
+	out := RecoverAnswer{Delegation: r.c.Books.Device().Delegation()}
+	err = r.c.Books.View(ctx, func(b *books.Reader) error {
+		if a.Lane != nil {
+			trail, next, err := b.Trail(d.Account, *a.Lane, a.Place)
+			out.Trail, out.Place = &trail, next
+			return err
+		}
+		p, err := b.Copies(d.Account, a.Place, copiesAPage)
+		out.Lanes, out.Settled, out.Cleared, out.Place = p.Lanes, p.Settled, p.Cleared, p.Next
+		return err
+	})
+	if err == nil {
+		err = r.attach(ctx, out.Lanes)
+	}
+	return out, err
+}
+
+// attach puts the records of another wing beside the lanes that they are about.
+func (r *Recovery) attach(ctx context.Context, lanes []books.LaneCopy) error {
+	if r.c.Records == nil {
+		return nil
+	}
+	for i := range lanes {
+		records, err := r.c.Records(ctx, lanes[i].Lane())
+		if err != nil {
+			return err
+		}
+		if len(records) == 0 {
+			continue // those that came back with the lane, if it was lost here
+		}
+		lanes[i].Records = nil
+		if err := r.c.Books.View(ctx, func(b *books.Reader) error { return b.AttachTo(&lanes[i], records) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Found is what a peer gave back.
 type Found struct {
 	Account     identity.AccountID // that the peer speaks for
 	Lanes       int                // of which something was lost
-	Settlements int                // that were lost
-	Unchanged   int                // lanes and settlements that were here as they are there
+	Settlements int                // that were lost, clearings among them
+	Unchanged   int                // lanes, settlements and clearings that were here as they are there
+	first       bool               // it speaks the first version of the conversation
 }
 
 // ErrNotOurs says that a peer gave back something that no check bears out.
@@ -126,7 +189,11 @@ func (r *Recovery) Ask(ctx context.Context, peer identity.PeerID) (Found, error)
 		if wrong != nil {
 			return f, r.about(peer, fmt.Errorf("%w: %w", ErrNotOurs, wrong))
 		}
-		return f, r.c.Books.Update(ctx, func(t *books.Tx) error { return t.Answered(f.Account, peer) })
+		err = r.c.Books.Update(ctx, func(t *books.Tx) error { return t.Answered(f.Account, peer) })
+		if err == nil && !f.first {
+			r.trails(ctx, peer, f)
+		}
+		return f, err
 	}
 	return f, r.about(peer, fmt.Errorf("%w: over %d pages", ErrNotOurs, maxPages))
 }
@@ -139,7 +206,14 @@ func (r *Recovery) about(peer identity.PeerID, err error) error {
 func (r *Recovery) page(ctx context.Context, peer identity.PeerID, f *Found, ask RecoverAsk) (got RecoverAnswer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	if err := p2p.Call(ctx, r.c.Network, peer, r.c.Protocol, ask, &got, maxCopies); err != nil {
+	if !f.first {
+		err = p2p.Call(ctx, r.c.Network, peer, r.c.Protocol, ask, &got, maxCopies)
+		f.first = errors.Is(err, p2p.ErrUnsupported) && r.c.First != "" && ask.Lane == nil
+	}
+	if f.first {
+		err = p2p.Call(ctx, r.c.Network, peer, r.c.First, ask, &got, maxCopies)
+	}
+	if err != nil {
 		return got, err
 	}
 	d, err := identity.OpenDelegation(got.Delegation)
@@ -148,8 +222,8 @@ func (r *Recovery) page(ctx context.Context, peer identity.PeerID, f *Found, ask
 		return got, err
 	case d.Device != peer || !f.Account.IsZero() && f.Account != d.Account:
 		return got, fmt.Errorf("%w: it answers for account %s", identity.ErrPower, d.Account.Short())
-	case len(got.Lanes) > copiesAPage || len(got.Settled) > copiesAPage || len(got.Place) > maxPlace:
-		return got, fmt.Errorf("%w: a page of %d lanes and %d settlements", ErrNotOurs, len(got.Lanes), len(got.Settled))
+	case len(got.Lanes) > copiesAPage || len(got.Settled) > copiesAPage || len(got.Cleared) > copiesAPage || len(got.Place) > maxPlace:
+		return got, fmt.Errorf("%w: a page of %d lanes, %d settlements and %d clearings", ErrNotOurs, len(got.Lanes), len(got.Settled), len(got.Cleared))
 	}
 	f.Account = d.Account
 	return got, nil
@@ -157,7 +231,7 @@ func (r *Recovery) page(ctx context.Context, peer identity.PeerID, f *Found, ask
 
 // adopt takes one page into the books, and gives what of it could not be taken.
 func (r *Recovery) adopt(ctx context.Context, f *Found, got RecoverAnswer) error {
-	if len(got.Lanes)+len(got.Settled) == 0 {
+	if got.count() == 0 {
 		return nil
 	}
 	var wrong error
@@ -165,7 +239,7 @@ func (r *Recovery) adopt(ctx context.Context, f *Found, got RecoverAnswer) error
 	err := r.c.Books.Update(ctx, func(t *books.Tx) error {
 		wrong, now = nil, *f
 		for _, c := range got.Lanes {
-			a, err := t.AdoptLane(f.Account, c)
+			a, err := t.AdoptLane(f.Account, c, r.terms(c))
 			wrong = errors.Join(wrong, err)
 			now.count(&now.Lanes, a.Changed, err)
 		}
@@ -176,10 +250,32 @@ func (r *Recovery) adopt(ctx context.Context, f *Found, got RecoverAnswer) error
 			}
 			now.count(&now.Settlements, changed, err)
 		}
+		for _, c := range got.Cleared {
+			changed, err := t.AdoptClearing(f.Account, c)
+			wrong = errors.Join(wrong, err)
+			now.count(&now.Settlements, changed, err)
+		}
 		return nil
 	})
 	*f = now
 	return errors.Join(err, wrong)
+}
+
+// terms reads the records of a lane. Those that can't be read, or are about something else, are as good as none.
+func (r *Recovery) terms(c books.LaneCopy) *books.Terms {
+	if r.c.Terms == nil || len(c.Records) == 0 || len(c.Vouchers) == 0 {
+		return nil
+	}
+	first, err := voucher.Open(c.Vouchers[0])
+	if err != nil {
+		return nil
+	}
+	terms, err := r.c.Terms(first.Lane, first.Channel, c.Records)
+	if err != nil {
+		r.c.Log.Warn("records of a lease that came back are not what was signed", "lane", first.Lane.Short(), "err", err)
+		return nil
+	}
+	return terms
 }
 
 func (f *Found) count(lost *int, changed bool, err error) {

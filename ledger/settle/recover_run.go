@@ -47,6 +47,7 @@ func (r *Recovery) Run(ctx context.Context) error {
 		if _, err := r.AskAll(ctx); err != nil && ctx.Err() == nil {
 			r.c.Log.Warn("ledger not recovered yet", "err", err)
 		}
+		r.follow(ctx, restored, identity.PeerID{})
 		if err := r.await(ctx, pause, restored, asked); err != nil {
 			return nil
 		}
@@ -89,6 +90,7 @@ func (r *Recovery) greet(ctx context.Context, peer identity.PeerID, restored tim
 			return nil
 		}
 	}
+	r.follow(ctx, restored, peer)
 	if asked[peer] || len(asked) == maxStrangers || time.Since(restored) > askStrangers {
 		return nil
 	}

@@ -146,13 +146,13 @@ func TestRecoverFromLiars(t *testing.T) {
 		owe(t, other, elsewhere, 1, 5000)
 		var mine, theirs []books.LaneCopy
 		must(t, provider.books.View(t.Context(), func(r *books.Reader) (err error) {
-			if mine, _, _, err = r.Copies(renter.dev.Account(), nil, 9); err != nil {
-				return err
-			}
+			p, err := r.Copies(renter.dev.Account(), nil, 9)
+			mine = p.Lanes
 			return err
 		}))
 		must(t, elsewhere.books.View(t.Context(), func(r *books.Reader) (err error) {
-			theirs, _, _, err = r.Copies(other.dev.Account(), nil, 9)
+			p, err := r.Copies(other.dev.Account(), nil, 9)
+			theirs = p.Lanes
 			return err
 		}))
 		renter = renter.lost(t, true)

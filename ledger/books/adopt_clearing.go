@@ -1,0 +1,179 @@
+package books
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/netting"
+	"github.com/gpufair/gpufair/ledger/voucher"
+	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
+)
+
+// ClearingCopy is what a member keeps of a clearing that counts, as it gives it to another member that lost it: the signatures of all.
+type ClearingCopy struct {
+	Terms netting.Terms        `cbor:"1,keyasint"`
+	Words []netting.Word       `cbor:"2,keyasint"`
+	Lanes []voucher.LaneAmount `cbor:"3,keyasint,omitempty"` // between the two that it counts for, as the giver booked it; no amount hangs on it
+}
+
+// AdoptClearing takes back a clearing that counts: every member's signature is in the copy, this account's own too. Adopting what is here
+// already changes nothing. Errors wrap ErrCopy or say which check failed; then nothing was written.
+func (t *Tx) AdoptClearing(peer identity.AccountID, c ClearingCopy) (changed bool, err error) {
+	err = t.txn.Try(func() (err error) {
+		changed, err = t.adoptClearing(peer, c)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("adopt clearing: %w", err)
+	}
+	return changed, nil
+}
+
+func (t *Tx) adoptClearing(peer identity.AccountID, c ClearingCopy) (changed bool, err error) {
+	if err := c.Terms.Validate(); err != nil {
+		return false, err
+	}
+	if len(c.Words) > netting.MaxDevices || len(c.Lanes) > 2*voucher.MaxLanes {
+		return false, fmt.Errorf("%w: %d words, %d lanes", ErrCopy, len(c.Words), len(c.Lanes))
+	}
+	id, err := c.Terms.ID()
+	if err != nil {
+		return false, err
+	}
+	have, ok, err := load[Netted](t.own, clearingKey(id))
+	if err != nil {
+		return false, err
+	}
+	if !ok {
+		have = Netted{Clearing: netting.Clearing{Terms: c.Terms}, Self: t.memberDevice(c.Terms)}
+	}
+	sides := legs(c.Terms, have.Self)
+	if c.Terms.Side(have.Self).Account() != t.b.self || !member(c.Terms, peer) {
+		return false, fmt.Errorf("%w: accounts %s and %s are not both members of clearing %s", ErrCopy, t.b.self.Short(), peer.Short(), id.Short())
+	}
+	if have.State != netting.Cleared {
+		heard, err := hear(have.Clearing, c.Words)
+		if err != nil {
+			return false, err
+		}
+		if heard.State != netting.Cleared {
+			return false, fmt.Errorf("%w: clearing %s lacks %d signatures", ErrCopy, id.Short(), len(heard.Missing()))
+		}
+		// The lanes that it counts for come from the other side of each.
+		if err := t.saveClearingBy(id, have, heard, func(*Netted, ledger.Channel) error { return nil }); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	for _, l := range sides {
+		if l.peer != peer {
+			continue
+		}
+		marked, err := t.adoptMarks(id, l.channel, c.Lanes)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || marked
+	}
+	return changed, nil
+}
+
+// memberDevice is this account's device in the terms of a clearing: this one, or the one that it had then.
+func (r *Reader) memberDevice(t netting.Terms) identity.PeerID {
+	own := r.b.config.Device.Peer()
+	if t.Side(own).Account() == r.b.self {
+		return own
+	}
+	for _, d := range t.Devices() {
+		if t.Side(d).Account() == r.b.self {
+			return d
+		}
+	}
+	return own
+}
+
+// member reports whether an account has a part in t.
+func member(t netting.Terms, a identity.AccountID) bool {
+	return slices.ContainsFunc(t.Legs, func(l netting.Leg) bool { return l.Debtor == a || l.Creditor == a })
+}
+
+// adoptMarks counts a clearing for lanes of a channel, unless it counts for some already: each lane that is here, up to what it comes to.
+func (t *Tx) adoptMarks(id wire.Hash, c ledger.Channel, marks []voucher.LaneAmount) (changed bool, err error) {
+	v, err := t.Clearing(id)
+	if err != nil {
+		return false, err
+	}
+	for _, la := range v.Lanes {
+		if l, err := t.Lane(la.Lane); err != nil || c.Covers(l.Channel) {
+			return false, err
+		}
+	}
+	for _, la := range marks {
+		l, err := t.Lane(la.Lane)
+		if errors.Is(err, ErrNoLane) || err == nil && (!c.Covers(l.Channel) || la.Amount > l.Owed() || la.Amount == 0) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		l.Settled = max(l.Settled, la.Amount)
+		v.Lanes = append(v.Lanes, la)
+		if err := t.saveLane(&l); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	if !changed || len(v.Lanes) > 4*voucher.MaxLanes {
+		return false, nil
+	}
+	return true, save(t.own, clearingKey(id), v)
+}
+
+// copyClearings gives the clearings that count of which peer is a member, after a place.
+func (r *Reader) copyClearings(peer identity.AccountID, place []byte, n int) (out []ClearingCopy, next []byte, err error) {
+	prefix := []byte("net/")
+	for p, err := range r.own.Iterate(prefix, after(prefix, place)) {
+		if err != nil {
+			return nil, nil, err
+		}
+		var v Netted
+		if err := wire.UnmarshalStrict(p.Value, &v); err != nil {
+			return nil, nil, fmt.Errorf("clearing %x: %w: %w", p.Key, ErrCorrupt, err)
+		}
+		if v.State != netting.Cleared || !member(v.Terms, peer) {
+			continue
+		}
+		if len(out) == n {
+			return out, next, nil
+		}
+		c, err := r.copyClearing(v, peer)
+		if err != nil {
+			return nil, nil, err
+		}
+		out, next = append(out, c), append([]byte{placeClearing}, p.Key[len(prefix):]...)
+	}
+	return out, nil, nil
+}
+
+// copyClearing is a clearing as peer gets it.
+func (r *Reader) copyClearing(v Netted, peer identity.AccountID) (ClearingCopy, error) {
+	c := ClearingCopy{Terms: v.Terms}
+	for _, s := range v.Said {
+		if !s.Refuses {
+			c.Words = append(c.Words, s.Word)
+		}
+	}
+	for _, la := range v.Lanes {
+		l, err := r.Lane(la.Lane)
+		if err != nil {
+			return c, err
+		}
+		if l.Channel.Peer(r.b.self) == peer {
+			c.Lanes = append(c.Lanes, la)
+		}
+	}
+	return c, nil
+}
