@@ -72,7 +72,8 @@ func (a *app) serve(ctx context.Context, s settings) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	base, err := wire.Open(ctx, wire.Config{
-		Program: "gpufair agent", Title: apiTitle, Dirs: dirs, Network: s.NetConfig, Unit: money.Unit(s.Unit), Role: ledger.AsRenter, Ledger: s.Ledger, Log: log,
+		Program: "gpufair agent", Title: apiTitle, Dirs: dirs, Network: s.NetConfig, Unit: money.Unit(s.Unit), Role: ledger.AsRenter, Ledger: s.Ledger,
+		Rail: s.Settlement.RailConfig, Log: log,
 	})
 	if err != nil {
 		return err
@@ -88,7 +89,7 @@ func (a *app) serve(ctx context.Context, s settings) error {
 	}
 	operations(base.Server.API(), base, agent, stop)
 	log.Info("agent runs", "account", base.Device.Account(), "socket", base.Socket)
-	err = base.Run(ctx, wire.Part{Name: "jobs", Run: agent.Run}, base.Claiming(agent.PeerOf))
+	err = base.Run(ctx, wire.Part{Name: "jobs", Run: agent.Run}, base.Claiming(agent.PeerOf), base.Paying(agent.PeerOf))
 	log.Info("agent stops", "err", err)
 	return errors.Join(err, agent.Close(), base.Close())
 }
@@ -127,12 +128,14 @@ func (a *app) alone(ctx context.Context, dirs cli.Dirs) (unlock func(), err erro
 
 // statusOf tells how the agent stands.
 func statusOf(base *wire.Base, agent *renter.Agent) func(context.Context) (api.Status, error) {
-	return func(context.Context) (api.Status, error) {
+	return func(ctx context.Context) (api.Status, error) {
+		warnings, err := base.Warnings(ctx, time.Now())
 		return api.Status{
 			Version: cli.ThisBuild().Version, PID: os.Getpid(), Since: base.Since, Account: base.Device.Account().String(),
 			Peer: base.Device.Peer().String(), Network: base.Config.Network.Network, Peers: len(base.Network.Peers()),
 			Offers: base.Board.Book().Len(), Jobs: agent.Live(), Skew: base.Board.Skew().String(),
-		}, nil
+			Warnings: warnings,
+		}, err
 	}
 }
 
@@ -154,14 +157,20 @@ func (a *app) agentStatus() *cobra.Command {
 			if a.JSON {
 				return a.PrintJSON(s)
 			}
-			return a.Pairs(
-				[2]string{"running", fmt.Sprintf("pid %d, for %s, release %s", s.PID, cli.Span(time.Since(s.Since)), cli.Clean(s.Version))},
-				[2]string{"account", s.Account}, [2]string{"network", cli.Clean(s.Network)},
-				[2]string{"peers", fmt.Sprintf("%d connected; %s", s.Peers, cli.Count(s.Offers, "live offer"))},
-				[2]string{"jobs", fmt.Sprintf("%d that have not ended", s.Jobs)},
-				[2]string{"clock", orElse(cli.Clean(s.Skew), "nobody disagrees")},
-				[2]string{"socket", client.Socket()}, [2]string{"log", agentLog(dirs)},
-			)
+			pairs := [][2]string{
+				{"running", fmt.Sprintf("pid %d, for %s, release %s", s.PID, cli.Span(time.Since(s.Since)), cli.Clean(s.Version))},
+				{"account", s.Account},
+				{"network", cli.Clean(s.Network)},
+				{"peers", fmt.Sprintf("%d connected; %s", s.Peers, cli.Count(s.Offers, "live offer"))},
+				{"jobs", fmt.Sprintf("%d that have not ended", s.Jobs)},
+				{"clock", orElse(cli.Clean(s.Skew), "nobody disagrees")},
+				{"socket", client.Socket()},
+				{"log", agentLog(dirs)},
+			}
+			for _, w := range s.Warnings {
+				pairs = append(pairs, [2]string{"warning", a.Paint(cli.Warn, cli.Clean(w))})
+			}
+			return a.Pairs(pairs...)
 		},
 	}
 }

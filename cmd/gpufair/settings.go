@@ -20,13 +20,18 @@ type settings struct {
 	Results cli.Size          `toml:"results" comment:"disk that one job's results may take on their way home, before they lie in their output folder"`
 	GiveUp  cli.Duration      `toml:"give_up" comment:"a provider that is silent for so long is given up: the lease is released and nothing more is paid"`
 	Ledger  wire.LedgerConfig `toml:"ledger" comment:"What you owe and are owed"`
-	Log     cli.LogConfig     `toml:"log" comment:"of the agent; it writes to agent.log in the state folder"`
+	// Settlement is of the renter: its program pays.
+	Settlement settlement    `toml:"settlement" comment:"How you pay"`
+	Log        cli.LogConfig `toml:"log" comment:"of the agent; it writes to agent.log in the state folder"`
 }
+
+type settlement struct{ wire.RailConfig }
 
 // defaults are the settings of a machine that nobody configured.
 func defaults() settings {
 	return settings{
-		NetConfig: renterNet(), Unit: string(money.Credit), Results: 64 << 30, GiveUp: cli.Duration(2 * time.Minute), Ledger: wire.DefaultLedger(), Log: cli.DefaultLog(),
+		NetConfig: renterNet(), Unit: string(money.Credit), Results: 64 << 30, GiveUp: cli.Duration(2 * time.Minute), Ledger: wire.DefaultLedger(),
+		Settlement: settlement{wire.DefaultRail()}, Log: cli.DefaultLog(),
 	}
 }
 
@@ -42,7 +47,7 @@ const leastResults = 64 << 20
 
 // Validate says what is wrong, by key.
 func (s settings) Validate() error {
-	errs := []error{s.Ledger.Validate()}
+	errs := []error{s.Ledger.Validate(), s.Settlement.Validate()}
 	if err := money.Unit(s.Unit).Validate(); err != nil {
 		errs = append(errs, &cli.KeyError{Key: "unit", Err: err})
 	}

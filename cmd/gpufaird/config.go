@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/gpufair/gpufair/benchmark"
@@ -70,6 +71,17 @@ type creditConfig struct {
 type settlementConfig struct {
 	Methods []string `toml:"methods" comment:"how you may be paid, as names that both sides understand"`
 	DueDays uint32   `toml:"due_days" comment:"after which what is owed is late"`
+	wire.RailConfig
+	InvoiceAfter cli.Duration `toml:"invoice_after" comment:"the program is asked for an invoice so long after the end of the oldest unpaid lease, 0s to 90d"`
+}
+
+// maxInvoiceAfter is longer than any due time that makes sense.
+const maxInvoiceAfter = 90 * 24 * time.Hour
+
+// sameRail reports whether s has payments handled as old did.
+func (s settlementConfig) sameRail(old settlementConfig) bool {
+	return slices.Equal(s.Command, old.Command) && s.User == old.User && s.TimeLimit == old.TimeLimit && s.InvoiceAfter == old.InvoiceAfter &&
+		(len(s.Command) == 0 || slices.Equal(s.Methods, old.Methods))
 }
 
 type runtimeConfig struct {
@@ -105,7 +117,7 @@ func defaults() config {
 		Serve:      serveConfig{Accounts: []identity.AccountID{}, Unanswered: provider.DefaultUnanswered},
 		Terms:      termsConfig{Notice: 0, Reclaim: cli.Duration(time.Minute), LogSize: 64 << 20},
 		Credit:     creditConfig{KnownPercent: &known},
-		Settlement: settlementConfig{Methods: []string{"manual"}, DueDays: 30},
+		Settlement: settlementConfig{Methods: []string{"manual"}, DueDays: 30, RailConfig: wire.DefaultRail(), InvoiceAfter: cli.Duration(24 * time.Hour)},
 		Runtime:    runtimeConfig{Address: "/run/containerd/containerd.sock", Namespace: "gpufair", Inbox: 32 << 30},
 		Ledger:     wire.DefaultLedger(),
 		Log:        cli.DefaultLog(),
@@ -114,7 +126,7 @@ func defaults() config {
 
 // Validate says what is wrong, by key.
 func (c *config) Validate() error {
-	errs := []error{c.NetConfig.Validate(), c.Log.Validate(), c.Ledger.Validate(), c.validatePaths()}
+	errs := []error{c.NetConfig.Validate(), c.Log.Validate(), c.Ledger.Validate(), c.Settlement.RailConfig.Validate(), c.validatePaths()}
 	bad := func(key, format string, args ...any) { errs = append(errs, cli.KeyErrorf(key, format, args...)) }
 	if err := c.Unit.Validate(); err != nil {
 		bad("unit", "%w", err)
@@ -124,6 +136,9 @@ func (c *config) Validate() error {
 	}
 	if n := len(c.Settlement.Methods); n == 0 || n > market.MaxMethods {
 		bad("settlement.methods", "%d methods: want 1 to %d, such as \"manual\"", n, market.MaxMethods)
+	}
+	if d := c.Settlement.InvoiceAfter.Std(); d < 0 || d > maxInvoiceAfter {
+		bad("settlement.invoice_after", "%v: want 0s to %v", c.Settlement.InvoiceAfter, cli.Duration(maxInvoiceAfter))
 	}
 	if len(c.Announce) > market.MaxAddrs {
 		bad("announce", "%d addresses: want at most %d", len(c.Announce), market.MaxAddrs)
@@ -286,6 +301,8 @@ func (c *config) fixed(old *config) []string {
 		{"unit", c.Unit == old.Unit},
 		{"runtime", c.Runtime == old.Runtime},
 		{"ledger.backup", c.Ledger.Backup == old.Ledger.Backup && c.Ledger.Keep == old.Ledger.Keep},
+		{"ledger.dispute_days", c.Ledger.DisputeDays == old.Ledger.DisputeDays},
+		{"settlement.command", c.Settlement.sameRail(old.Settlement)},
 		{"log.format", c.Log.Format == old.Log.Format},
 	} {
 		if !k.same {

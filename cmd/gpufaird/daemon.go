@@ -112,7 +112,8 @@ func (d *daemon) open(ctx context.Context, c config, log *slog.Logger) error {
 	}
 	d.Base, err = wire.Open(ctx, wire.Config{
 		Program: "gpufaird", Title: apiTitle, Dirs: dirs, State: state, Socket: socket, Network: c.NetConfig, Unit: c.Unit,
-		Role: ledger.AsProvider, Ledger: c.Ledger, Needs: identity.PowerProvide, Log: log,
+		Role: ledger.AsProvider, Ledger: c.Ledger, Rail: c.Settlement.RailConfig, Methods: c.Settlement.Methods, InvoiceAfter: c.Settlement.InvoiceAfter.Std(),
+		Needs: identity.PowerProvide, Log: log,
 	})
 	if err != nil {
 		return err
@@ -176,6 +177,7 @@ func (d *daemon) run(ctx context.Context) error {
 	return d.Run(ctx,
 		wire.Part{Name: "provider", Run: d.agent.Run},
 		d.Claiming(d.agent.PeerOf),
+		d.Paying(d.agent.PeerOf),
 		wire.Part{Name: "device locks", Run: func(ctx context.Context) error { return d.devices.watch(ctx, d.nudge) }},
 		wire.Part{Name: "reload on SIGHUP", Run: d.hangups},
 		wire.Part{Name: "watchdog", Run: cli.Watchdog(func(ctx context.Context) error { _, err := d.agent.Status(ctx); return err })},

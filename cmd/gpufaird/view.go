@@ -12,6 +12,7 @@ import (
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/provider/control"
 	"github.com/gpufair/gpufair/provider/control/api"
 )
 
@@ -27,7 +28,7 @@ type income struct {
 }
 
 // money tells what the ledger knows for the status.
-func (d *daemon) money(ctx context.Context) (owed, today []api.Amount, err error) {
+func (d *daemon) money(ctx context.Context) (out control.Ledger, err error) {
 	err = d.Books.View(ctx, func(r *books.Reader) error {
 		totals, err := r.Totals()
 		if err != nil {
@@ -39,11 +40,14 @@ func (d *daemon) money(ctx context.Context) (owed, today []api.Amount, err error
 				return err
 			}
 		}
-		owed = amounts(sums)
-		today, err = d.income.since(r, startOfDay(time.Now()))
+		out.Owed = amounts(sums)
+		out.Today, err = d.income.since(r, startOfDay(time.Now()))
 		return err
 	})
-	return owed, today, err
+	if err == nil {
+		out.Warnings, err = d.Warnings(ctx, time.Now())
+	}
+	return out, err
 }
 
 func startOfDay(now time.Time) time.Time {

@@ -84,11 +84,11 @@ func TestMoney(t *testing.T) {
 	is("asked again", since(day), "0.0003 CREDIT")
 	pay(500)
 	is("the second voucher", since(day), "0.0005 CREDIT")
-	owed, _, err := d.money(t.Context())
+	got, err := d.money(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	is("owed", owed, "0.0005 CREDIT")
+	is("owed", got.Owed, "0.0005 CREDIT")
 	is("a day that has just begun", since(time.Now().Add(time.Hour)), "nothing")
 	is("the day before again", since(day), "0.0005 CREDIT")
 }

@@ -33,8 +33,15 @@ type Agent interface {
 	Measure(ctx context.Context, device wire.Hash, profile benchmark.Profile, progress func(step string, done float64)) error
 }
 
-// Money tells what the ledger knows for the status: owed to the owner, and earned today, by unit.
-type Money func(ctx context.Context) (owed, today []api.Amount, err error)
+// Ledger is what the ledger knows for the status.
+type Ledger struct {
+	Owed     []api.Amount // to the owner, by unit
+	Today    []api.Amount // earned since local midnight, by unit
+	Warnings []string     // what asks for the owner's attention
+}
+
+// Money tells what the ledger knows for the status.
+type Money func(ctx context.Context) (Ledger, error)
 
 // Program is what the daemon's main knows.
 type Program struct {
@@ -121,7 +128,8 @@ func (s server) status(ctx context.Context) (api.Status, error) {
 		return st, fail(err)
 	}
 	st.Version, st.Since = s.program.Version, s.program.Since
-	st.Owed, st.Today, err = s.money(ctx)
+	m, err := s.money(ctx)
+	st.Owed, st.Today, st.Warnings = m.Owed, m.Today, append(st.Warnings, m.Warnings...)
 	return st, fail(err)
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/gpufair/gpufair/p2p"
 )
 
-// openClaims makes the conversation about what is owed.
+// openClaims makes the conversation about what is owed, and what drives the owner's program for payments.
 func (b *Base) openClaims() (err error) {
 	protocol := p2p.ProtocolID(b.name, work.ProtoClaims)
 	b.Claims, err = settle.NewClaims(settle.ClaimsConfig{
@@ -19,7 +19,7 @@ func (b *Base) openClaims() (err error) {
 		return err
 	}
 	b.Network.Handle(protocol, settle.ClaimLimits(), b.Claims.Handler())
-	return nil
+	return b.openBilling()
 }
 
 // Claiming is the part that reminds those who owe this account of what is due, and brings disputes to the other side.

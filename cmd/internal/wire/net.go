@@ -12,6 +12,8 @@ type LedgerConfig struct {
 	Netting bool   `toml:"netting" comment:"take part in \"ledger net\": circles of debts are found by telling those you owe, and those they owe, of debts on the way,\nand cleared with everyone's signature; your own sum never changes by it"`
 	Backup  string `toml:"backup" comment:"folder for a backup of the ledger a day, best on another disk; empty: none"`
 	Keep    int    `toml:"keep" comment:"how many daily backups to keep, 1 or more"`
+	// DisputeDays is of disputes that this account opens.
+	DisputeDays int `toml:"dispute_days" comment:"how long a dispute that you open stays open unless you say otherwise, 1 to 60 days; then what both signed stands"`
 }
 
 // SetNetting says whether the owner takes part in the clearing of circles, as after a reload of the config.

@@ -11,6 +11,7 @@ import (
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/ledger/backup"
 	"github.com/gpufair/gpufair/ledger/books"
+	ledgerlocal "github.com/gpufair/gpufair/ledger/local"
 	"github.com/gpufair/gpufair/ledger/settle"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
@@ -19,12 +20,17 @@ import (
 
 // DefaultLedger is what a config file says of the ledger before anybody changed it. There are no daily backups: a copy on the ledger's own
 // disk dies with it, and only its owner knows of another.
-func DefaultLedger() LedgerConfig { return LedgerConfig{Keep: 7} }
+func DefaultLedger() LedgerConfig {
+	return LedgerConfig{Keep: 7, DisputeDays: ledgerlocal.DefaultDisputeDays}
+}
 
 // Validate says what is wrong, by key.
 func (c LedgerConfig) Validate() error {
 	if c.Keep < 1 || c.Keep > maxKeep {
 		return cli.KeyErrorf("ledger.keep", "%d: want 1 to %d daily backups", c.Keep, maxKeep)
+	}
+	if c.DisputeDays < 1 || c.DisputeDays > ledgerlocal.MaxDisputeDays {
+		return cli.KeyErrorf("ledger.dispute_days", "%d: want 1 to %d days", c.DisputeDays, ledgerlocal.MaxDisputeDays)
 	}
 	if c.Backup != "" && !filepath.IsAbs(c.Backup) {
 		return cli.KeyErrorf("ledger.backup", "%q: want the whole path of a folder", c.Backup)

@@ -41,17 +41,21 @@ import (
 
 // Config says what a daemon is opened with.
 type Config struct {
-	Program string          // "gpufaird" or "gpufair agent": whom messages tell people to stop
-	Title   string          // of the API's description
-	Dirs    cli.Dirs        // made if they are missing
-	State   string          // folder of identity, ledger and blobs; empty: Dirs.State
-	Socket  string          // of the local API; empty: Dirs.Socket("api.sock")
-	Network NetConfig       // of the config file
-	Unit    money.Unit      // the default unit of the ledger's verbs
-	Role    ledger.Role     // this account's usual side of a channel
-	Ledger  LedgerConfig    // of the config file
-	Needs   identity.Powers // that this device must have of its account; none: all verbs say for themselves
-	Log     *slog.Logger
+	Program string       // "gpufaird" or "gpufair agent": whom messages tell people to stop
+	Title   string       // of the API's description
+	Dirs    cli.Dirs     // made if they are missing
+	State   string       // folder of identity, ledger and blobs; empty: Dirs.State
+	Socket  string       // of the local API; empty: Dirs.Socket("api.sock")
+	Network NetConfig    // of the config file
+	Unit    money.Unit   // the default unit of the ledger's verbs
+	Role    ledger.Role  // this account's usual side of a channel
+	Ledger  LedgerConfig // of the config file
+	Rail    RailConfig   // of the config file
+	Methods []string     // how the owner may be paid
+	// InvoiceAfter the end of the oldest unpaid lease, the program of Rail is asked for an invoice.
+	InvoiceAfter time.Duration
+	Needs        identity.Powers // that this device must have of its account; none: all verbs say for themselves
+	Log          *slog.Logger
 }
 
 // Base is an open daemon without its agent. Its fields are set by [Open] and stay as they are until [Base.Close].
@@ -66,6 +70,7 @@ type Base struct {
 	Settle      *settle.Service
 	Net         *settle.Net
 	Claims      *settle.Claims
+	Billing     *settle.Billing
 	Server      *serve.Server        // register the agent's operations on Server.API() before Run
 	Metrics     *prometheus.Registry // served at /metrics of the socket
 	Since       time.Time
@@ -270,7 +275,7 @@ func (b *Base) Operations(to huma.API, a Agent) {
 	b.peerOf = a.PeerOf
 	serve.Meet(to, meeting{b, a.Checks})
 	ledgerlocal.Register(to, ledgerlocal.Desk{
-		Books: b.Books, Settle: b.Settle, Claims: b.Claims, Net: b.Net, Recovery: b.recovery, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records, Evidence: interval, Origin: a.Origin,
+		Books: b.Books, Settle: b.Settle, Claims: b.Claims, Billing: b.Billing, DisputeDays: b.Ledger.DisputeDays, Net: b.Net, Recovery: b.recovery, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records, Evidence: interval, Origin: a.Origin,
 	})
 }
 

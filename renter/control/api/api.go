@@ -31,6 +31,8 @@ type Status struct {
 	Offers  int       `json:"offers" doc:"live in the book"`
 	Jobs    int       `json:"jobs" doc:"that have not ended"`
 	Skew    string    `json:"skew,omitempty"`
+	// Warnings are lines for people.
+	Warnings []string `json:"warnings,omitempty" doc:"what of the ledger asks for attention: payments that are late, reminded of or not signed for"`
 }
 
 // SearchRequest asks the book. Query and order are in the language of `gpufair search --help`.
