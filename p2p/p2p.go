@@ -34,8 +34,11 @@ func CheckNetwork(name string) error {
 }
 
 // ProtocolID is the protocol of a conversation on a network.
-func ProtocolID(network, name string) Protocol {
-	return Protocol(fmt.Sprintf("/gpufair/%s/%s/1.0.0", network, name))
+func ProtocolID(network, name string) Protocol { return ProtocolVersion(network, name, 1) }
+
+// ProtocolVersion is [ProtocolID] of a later version of a conversation.
+func ProtocolVersion(network, name string, version int) Protocol {
+	return Protocol(fmt.Sprintf("/gpufair/%s/%s/%d.0.0", network, name, version))
 }
 
 // OffersTopic is the gossip topic of a shard: /gpufair/<network>/offers/1/<region>/<class>. First light knows any/any only.
