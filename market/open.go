@@ -19,7 +19,7 @@ const (
 	MaxReady      = 512
 	MaxRelease    = 1 << 10
 	MaxEnd        = 4 << 10
-	MaxDelegation = 512
+	MaxDelegation = identity.MaxDelegation
 )
 
 // ErrInvalid says that a record is signed and well formed and still makes no sense: a figure is outside its limits.

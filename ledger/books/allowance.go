@@ -52,7 +52,7 @@ func (t *Tx) Allow(envelope []byte) (Lane, error) {
 	}
 	rules, err := t.rules(l)
 	if err == nil {
-		err = t.notRevoked(rules.Powers)
+		err = t.stillActs(rules.Powers)
 	}
 	if err != nil {
 		return l, fmt.Errorf("take allowance: %w", err)

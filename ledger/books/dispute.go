@@ -72,8 +72,12 @@ func (r *Reader) EachDispute(f func(Dispute) error) error {
 	return nil
 }
 
-// checkNew is ErrDisputed while a dispute with peer is open: nothing new is sold to it or bought from it (spec: ledger, Dispute).
+// checkNew is ErrDisputed while a dispute with peer is open: nothing new is sold to it or bought from it (spec: ledger, Dispute). It is
+// [identity.ErrTwoKeys] if nobody can tell which of two keys is peer's.
 func (r *Reader) checkNew(role ledger.Role, u money.Unit, peer identity.AccountID) error {
+	if err := r.oneKey(peer); err != nil {
+		return err
+	}
 	a, err := r.Account(role, u, peer)
 	if err == nil && r.at < a.DisputedUntil {
 		err = fmt.Errorf("account %s: %w until %s, or until both agree", peer.Short(), ErrDisputed, when(a.DisputedUntil).Format("2006-01-02"))

@@ -2,6 +2,7 @@ package books
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/gpufair/gpufair/ledger"
@@ -33,6 +34,9 @@ func (b *Books) KeepRevocation(ctx context.Context, envelope []byte) (kept bool,
 		kept, err = t.KeepRevocation(envelope)
 		return err
 	})
+	if errors.Is(err, identity.ErrTwoKeys) { // the proof of it is kept
+		err = nil
+	}
 	return kept, err
 }
 
@@ -46,18 +50,25 @@ func (b *Books) Revocations(ctx context.Context) (all [][]byte, err error) {
 }
 
 // KeepRevocation keeps a revocation for ever if its account is this one or one that was dealt with, and it is higher than what is kept;
-// kept says whether it is among those kept now. An account's revocations are bounded by the devices that it may have.
+// kept says whether it is among those kept now. An account's revocations are bounded by the devices that it may have. One by a key that the
+// account has replaced is not kept; one that shows two keys to follow one is [identity.ErrTwoKeys], and the proof is kept.
 func (t *Tx) KeepRevocation(envelope []byte) (kept bool, err error) {
 	r, err := identity.OpenRevocation(envelope)
 	if err != nil {
 		return false, err
 	}
-	have, ok, err := t.revocation(r.Account, r.Device)
-	if err != nil || ok && have.Serial >= r.Serial {
-		return ok, err
-	}
 	if dealt, err := t.dealt(r.Account); err != nil || !dealt {
 		return false, err
+	}
+	switch err := t.follow(r.Account, r.Chain); {
+	case errors.Is(err, identity.ErrReplaced):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	have, ok, err := t.revocation(r.Account, r.Device)
+	if err != nil || ok && !r.Over(have) {
+		return ok, err
 	}
 	if !ok {
 		n := 0
@@ -103,8 +114,17 @@ func (r *Reader) Revocations() (all [][]byte, err error) {
 	return all, nil
 }
 
-// notRevoked refuses a new record by a device whose account let it go: the error wraps [identity.ErrRevoked]. What is here already stays.
+// notRevoked refuses a new record by a device whose account let it go, or whose delegation is by a key that the account has replaced: the
+// error wraps [identity.ErrRevoked], [identity.ErrReplaced] or [identity.ErrTwoKeys]. What is here already stays.
 func (r *Reader) notRevoked(d identity.Delegation) error {
+	if err := r.newestKey(d.Account, d.Chain); err != nil {
+		return err
+	}
+	return r.stillActs(d)
+}
+
+// stillActs is notRevoked for a record on a lane that runs, which stays with its delegation though the account's key was changed since.
+func (r *Reader) stillActs(d identity.Delegation) error {
 	v, ok, err := r.revocation(d.Account, d.Device)
 	if err != nil {
 		return err

@@ -49,7 +49,7 @@ func (t *Tx) Propose(p Payment) (id wire.Hash, proposal []byte, err error) {
 	p.Channel = p.Channel.AllEpochs()
 	role, err := t.role(p.Channel)
 	if err == nil {
-		err = errors.Join(t.b.maySettle(role), t.answered(p.Channel.Peer(t.b.self)))
+		err = errors.Join(t.b.maySettle(role), t.oneKey(p.Channel.Peer(t.b.self)), t.answered(p.Channel.Peer(t.b.self)))
 	}
 	if err != nil {
 		return id, nil, fmt.Errorf("propose settlement: %w", err)
@@ -341,7 +341,8 @@ func (t *Tx) Countersign(id wire.Hash) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(t.b.maySettle(s.Channel.RoleOf(t.b.self)), t.answered(s.Channel.Peer(t.b.self)), t.checkLanes(s)); err != nil {
+	peer := s.Channel.Peer(t.b.self)
+	if err := errors.Join(t.b.maySettle(s.Channel.RoleOf(t.b.self)), t.oneKey(peer), t.answered(peer), t.checkLanes(s)); err != nil {
 		return nil, err
 	}
 	counter := s

@@ -189,6 +189,10 @@ func (j *job) run(b *Books, t *kv.Txn) error {
 	if errors.As(err, &forked) {
 		err = errors.Join(err, keepFork(t.Of(kv.Books), forked, time.Now().UnixMilli()))
 	}
+	var heirs *TwoKeys
+	if errors.As(err, &heirs) {
+		err = errors.Join(err, keepTwoKeys(t.Of(kv.Books), *heirs, time.Now().UnixMilli()))
+	}
 	return err
 }
 

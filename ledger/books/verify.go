@@ -117,7 +117,7 @@ func (a *audit) run(h head) error {
 	defer promises.stop()
 	for _, step := range []func() error{
 		a.settlements, a.clearings, a.entries, a.allNetted, func() error { return a.log(h) }, a.checkBalances, promises.wait, a.checkLanes,
-		a.checkAccounts, a.exposed, a.disputes, a.note, a.witnesses, a.shown, a.store,
+		a.checkAccounts, a.exposed, a.disputes, a.accountKeys, a.note, a.witnesses, a.shown, a.store,
 	} {
 		if err := step(); err != nil {
 			return err

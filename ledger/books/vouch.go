@@ -83,7 +83,7 @@ func (t *Tx) acceptVoucher(envelope []byte, evidence wire.Hash, exchange bool) (
 	if l.Frozen() && !exchange || l.Agreed {
 		return Accepted{}, fmt.Errorf("voucher %d of lane %s: %w", v.Seq, v.Lane.Short(), ErrDisputed)
 	}
-	if err := t.notRevoked(rules.Powers); err != nil {
+	if err := t.stillActs(rules.Powers); err != nil {
 		return Accepted{}, fmt.Errorf("voucher %d of lane %s: %w", v.Seq, v.Lane.Short(), err)
 	}
 	head, err := t.sight(v.Checkpoint, v.Header)

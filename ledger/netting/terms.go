@@ -22,8 +22,8 @@ const version = 1
 
 // Limits of the records.
 const (
-	MaxWord       = 512            // bytes of a sealed agreement or refusal: under 300
-	MaxDelegation = 512            // bytes of a sealed delegation: under 300
+	MaxWord       = 512 // bytes of a sealed agreement or refusal: under 300
+	MaxDelegation = identity.MaxDelegation
 	MaxDevices    = 2 * MaxParties // of a clearing: an account may pay by one and be paid by another
 )
 

@@ -21,9 +21,8 @@ import (
 
 // Limits of the conversation.
 const (
-	maxVouchers   = 32                                                                  // of one message; more lanes take more messages
-	maxDelegation = 512                                                                 // bytes; ours have under 300
-	maxMessage    = maxVouchers*(voucher.MaxVoucher+8) + 2*voucher.MaxSettlement + 4096 // bytes
+	maxVouchers = 32                                                                  // of one message; more lanes take more messages
+	maxMessage  = maxVouchers*(voucher.MaxVoucher+8) + 2*voucher.MaxSettlement + 4096 // bytes
 )
 
 // Limits is what the protocol may cost.

@@ -10,7 +10,7 @@ import (
 
 // speaks opens the delegation of a peer that asks something, and checks that it is that device's own.
 func speaks(from identity.PeerID, delegation []byte) (identity.Delegation, error) {
-	if len(delegation) > maxDelegation {
+	if len(delegation) > identity.MaxDelegation {
 		return identity.Delegation{}, p2p.Errorf(p2p.KindBadRequest, "a delegation of %d bytes", len(delegation))
 	}
 	d, err := identity.OpenDelegation(delegation)

@@ -19,10 +19,9 @@ import (
 
 // Limits of the conversation and of what is remembered.
 const (
-	MaxHashes     = 16      // of one request: more than the devices of an account
-	MaxDelegation = 512     // bytes of a sealed delegation; ours have under 300
-	remembered    = 1 << 14 // delegations: more than the live offers of a shard; 8 MiB at most
-	maxMessage    = MaxHashes*(MaxDelegation+8) + MaxRevocations*(identity.MaxRevocation+8) + 256
+	MaxHashes  = 16      // of one request: more than the devices of an account
+	remembered = 1 << 14 // delegations: more than the live offers of a shard; 16 MiB at most
+	maxMessage = MaxHashes*(identity.MaxDelegation+8) + MaxRevocations*(identity.MaxRevocation+8) + 256
 )
 
 // ErrUnknown says that nobody asked has a delegation of that hash.
@@ -108,8 +107,8 @@ func (d *Directory) Handler() p2p.Handler {
 
 // Add checks a delegation that came beside a record and remembers it.
 func (d *Directory) Add(envelope []byte) (identity.Delegation, wire.Hash, error) {
-	if len(envelope) > MaxDelegation {
-		return identity.Delegation{}, wire.Hash{}, fmt.Errorf("delegation of %d bytes: %w (limit %d)", len(envelope), wire.ErrTooLarge, MaxDelegation)
+	if len(envelope) > identity.MaxDelegation {
+		return identity.Delegation{}, wire.Hash{}, fmt.Errorf("delegation of %d bytes: %w (limit %d)", len(envelope), wire.ErrTooLarge, identity.MaxDelegation)
 	}
 	h := identity.Hash(envelope)
 	if e, ok := d.find(h); ok {
@@ -120,6 +119,7 @@ func (d *Directory) Add(envelope []byte) (identity.Delegation, wire.Hash, error)
 		return identity.Delegation{}, wire.Hash{}, err
 	}
 	d.known.Add(h, entry{d: del, raw: envelope})
+	d.revoked.follow(del)
 	return del, h, nil
 }
 

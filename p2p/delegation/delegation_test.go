@@ -201,7 +201,7 @@ func TestAdd(t *testing.T) {
 		if err != nil || h != dev.DelegationHash() || d.Device != dev.Peer() {
 			t.Fatal(d, h, err)
 		}
-		if _, _, err := a.dir.Add(make([]byte, MaxDelegation+1)); !errors.Is(err, wire.ErrTooLarge) {
+		if _, _, err := a.dir.Add(make([]byte, identity.MaxDelegation+1)); !errors.Is(err, wire.ErrTooLarge) {
 			t.Error(err)
 		}
 		forged := append([]byte(nil), dev.Delegation()...)

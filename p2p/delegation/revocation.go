@@ -55,6 +55,7 @@ type revocations struct {
 	mu    sync.Mutex
 	kept  map[who]revoked          // guarded by mu; of those in the keeper, or higher
 	heard *lru.Cache[who, revoked] // guarded by mu; of strangers
+	keys  lineages                 // guarded by mu
 	queue []identity.PeerID        // guarded by mu; peers to exchange with
 	wake  chan struct{}            // capacity 1
 }
@@ -68,8 +69,12 @@ func newRevocations() (*revocations, error) {
 	if err != nil {
 		return nil, fmt.Errorf("revocations: %w", err)
 	}
+	keys, err := newLineages()
+	if err != nil {
+		return nil, err
+	}
 	return &revocations{
-		forward: forward, news: make(chan []byte, MaxRevocations), kept: map[who]revoked{}, heard: heard, wake: make(chan struct{}, 1),
+		keys: keys, forward: forward, news: make(chan []byte, MaxRevocations), kept: map[who]revoked{}, heard: heard, wake: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -101,10 +106,20 @@ func (s *revocations) get(w who) (revoked, bool) {
 	return s.heard.Get(w)
 }
 
-// isNews reports whether r is higher than what is known of its device.
+// isNews reports whether r is higher than what is known of its device, and by a key that the account has not replaced; or that it shows
+// for the first time that one key of the account named two to follow it.
 func (s *revocations) isNews(r identity.Revocation) bool {
 	have, ok := s.get(who{r.Account, r.Device})
-	return !ok || have.r.Serial < r.Serial
+	s.mu.Lock()
+	known := s.keys.of(r.Account)
+	s.mu.Unlock()
+	switch r.Chain.Against(known.chain) {
+	case identity.OlderKey:
+		return false
+	case identity.Forked:
+		return !known.forked
+	}
+	return !ok || r.Over(have.r)
 }
 
 // put remembers v unless a higher one came meanwhile.
@@ -112,10 +127,11 @@ func (s *revocations) put(v revoked, kept bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := who{v.r.Account, v.r.Device}
-	if have, ok := s.kept[w]; ok && have.r.Serial > v.r.Serial {
+	s.keys.follow(v.r.Account, v.r.Chain, kept)
+	if have, ok := s.kept[w]; ok && !v.r.Over(have.r) && have.r.Serial != v.r.Serial {
 		return
 	}
-	if have, ok := s.heard.Peek(w); ok && have.r.Serial > v.r.Serial {
+	if have, ok := s.heard.Peek(w); ok && !v.r.Over(have.r) && have.r.Serial != v.r.Serial {
 		return
 	}
 	if _, ok := s.kept[w]; kept || ok { // a higher one that could not be stored counts in a lower one's place, too
@@ -200,17 +216,22 @@ func (s *revocations) of(accounts ...identity.AccountID) (all []revoked) {
 	return all
 }
 
-// Revoked is an error that wraps [identity.ErrRevoked] if a revocation is known that makes del void, and nil else.
+// Revoked is an error if a revocation is known that makes del void (it wraps [identity.ErrRevoked]), if the account has replaced the key that
+// signed it ([identity.ErrReplaced]), or if two keys claim to follow one of the account's ([identity.ErrTwoKeys]); nil else.
 func (d *Directory) Revoked(del identity.Delegation) error {
+	if err := d.revoked.replaced(del); err != nil {
+		return err
+	}
 	if v, ok := d.revoked.get(who{del.Account, del.Device}); ok && v.r.Voids(del) {
 		return fmt.Errorf("%w: %s, on %s", identity.ErrRevoked, del.Device.Short(), time.UnixMilli(v.r.Time).UTC().Format(time.DateOnly))
 	}
 	return nil
 }
 
-// RevokedRecord is Revoked for a record's signer and its sealed delegation, which is only opened if a revocation of the device is known.
+// RevokedRecord is Revoked for a record's signer and its sealed delegation, which is only opened if a revocation of the device or a change of
+// the account's key is known.
 func (d *Directory) RevokedRecord(h identity.Header, delegation []byte) error {
-	if _, ok := d.revoked.get(who{h.Account, h.Device}); !ok {
+	if _, ok := d.revoked.get(who{h.Account, h.Device}); !ok && !d.revoked.changed(h.Account) {
 		return nil
 	}
 	del, err := identity.OpenDelegation(delegation)

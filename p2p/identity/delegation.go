@@ -38,16 +38,20 @@ const DomainDelegation Domain = "gpufair/delegation/1"
 // ErrPower says that a device did what its account never let it do.
 var ErrPower = errors.New("beyond the device's delegation")
 
-// Delegation is an account's word that a device may act for it. The account's key signs it, so its Header.Device, alone among all
+// Delegation is an account's word that a device may act for it. The account's key signs it, its first one or one that followed it, so its Header.Device, alone among all
 // records, is not the signer but the device that is let in.
 type Delegation struct {
 	Header
 	Serial uint64 `cbor:"5,keyasint"` // rises with each delegation of the account; the newest for a device counts
 	Powers Powers `cbor:"6,keyasint"`
-	Cap    uint64 `cbor:"7,keyasint"` // the most micro-units that one lane signed by this device may reach
+	Cap    uint64 `cbor:"7,keyasint"`           // the most micro-units that one lane signed by this device may reach
+	Chain  Chain  `cbor:"8,keyasint,omitempty"` // of version 2: how the key that signed came to be the account's
 }
 
-// OpenDelegation checks and decodes a delegation: its signature must be by the account that it names.
+// MaxDelegation is the largest sealed delegation in bytes: one without a change of the account's key has under 300, each change adds 170.
+const MaxDelegation = 1 << 10
+
+// OpenDelegation checks and decodes a delegation: its signature must be by the account that it names, or by the key that follows from it.
 func OpenDelegation(raw []byte) (Delegation, error) {
 	body, signer, err := open(DomainDelegation, raw)
 	if err != nil {
@@ -57,12 +61,10 @@ func OpenDelegation(raw []byte) (Delegation, error) {
 	if err := wire.UnmarshalStrict(body, &d); err != nil {
 		return Delegation{}, fmt.Errorf("open %s: %w", DomainDelegation, err)
 	}
-	switch {
-	case d.Version != 1:
-		return Delegation{}, fmt.Errorf("open %s: version %d: %w", DomainDelegation, d.Version, ErrVersion)
-	case d.Account != AccountID(signer):
-		return Delegation{}, fmt.Errorf("open %s: %w", DomainDelegation, ErrSigner)
-	case d.Powers&^AllPowers != 0:
+	if err := checkSigner(d.Header, d.Chain, signer); err != nil {
+		return Delegation{}, fmt.Errorf("open %s: %w", DomainDelegation, err)
+	}
+	if d.Powers&^AllPowers != 0 {
 		return Delegation{}, fmt.Errorf("open %s: unknown powers %#x: %w", DomainDelegation, uint8(d.Powers), ErrVersion)
 	}
 	return d, nil

@@ -38,6 +38,7 @@ type Known struct {
 	Revocation *Revocation // the highest; nil: never revoked
 	Sealed     []byte      // the revocation as signed
 	This       bool        // the device is this PC's own
+	FormerKey  bool        // it is no device but a key that the account has replaced
 }
 
 // Revoked reports whether the newest delegation that is known is void.
@@ -69,6 +70,9 @@ func devices(dir string, dev *Device) ([]Known, error) {
 		if err := readDevice(filepath.Join(dir, devicesDir, name), dev.Account(), &all); err != nil {
 			return nil, err
 		}
+	}
+	for i := range all {
+		all[i].FormerKey = own.isFormer(all[i].Device)
 	}
 	slices.SortFunc(all[1:], func(a, b Known) int { return cmp.Compare(a.Device.String(), b.Device.String()) })
 	return all, nil
@@ -152,7 +156,11 @@ func Grant(dir string, device PeerID, powers Powers, limit uint64, now time.Time
 	if err != nil {
 		return nil, Delegation{}, err
 	}
-	raw, err := Delegate(account, device, serial, powers, limit)
+	auth, err := authority(account, dev)
+	if err != nil {
+		return nil, Delegation{}, err
+	}
+	raw, err := auth.Delegate(device, serial, powers, limit)
 	if err != nil {
 		return nil, Delegation{}, err
 	}
@@ -177,7 +185,11 @@ func RevokeDevice(dir string, device PeerID, now time.Time) ([]byte, Revocation,
 	if err != nil {
 		return nil, Revocation{}, err
 	}
-	raw, err := Revoke(account, device, serial, now.UnixMilli())
+	auth, err := authority(account, dev)
+	if err != nil {
+		return nil, Revocation{}, err
+	}
+	raw, err := auth.Revoke(device, serial, now.UnixMilli())
 	if err != nil {
 		return nil, Revocation{}, err
 	}
@@ -253,7 +265,7 @@ func HasAccountKey(dir string) (bool, error) {
 	return account != nil, err
 }
 
-// holds reports whether key is of account.
+// holds reports whether key is account's, of an account's name or of a key that follows it.
 func holds(key ed25519.PrivateKey, account AccountID) bool {
 	return key != nil && AccountID(key.Public().(ed25519.PublicKey)) == account
 }

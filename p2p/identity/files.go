@@ -42,7 +42,7 @@ func Create(dir string, now time.Time) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create identity: %w", err)
 	}
-	return install(dir, account, now)
+	return install(dir, FirstKey(account), now)
 }
 
 // LoadOrCreate is Load, or Create where there is no identity yet; created says which.
@@ -85,11 +85,11 @@ func load(dir string) (account ed25519.PrivateKey, dev *Device, err error) {
 	if linked { // a key that is here is of an account that this device left
 		return nil, dev, nil
 	}
-	if account, err = readKey(filepath.Join(dir, accountFile)); err != nil {
+	if account, err = accountKey(dir, dev); err != nil {
 		return nil, nil, err
 	}
-	if !holds(account, dev.Account()) {
-		return nil, nil, fmt.Errorf("%w: %s is for account %s, but %s holds the key of another: put back the three files of one backup",
+	if account == nil {
+		return nil, nil, fmt.Errorf("%w: %s is for account %s, but %s holds another key: put back the three files of one backup",
 			ErrIdentityFiles, path, dev.Account(), accountFile)
 	}
 	return account, dev, nil
@@ -193,7 +193,7 @@ func readKey(path string) (ed25519.PrivateKey, error) {
 
 // install makes a device for account, or takes the one that waits for a grant, and puts both into dir: in a directory beside it that
 // gets dir's name when all is on disk.
-func install(dir string, account ed25519.PrivateKey, now time.Time) (*Device, error) {
+func install(dir string, account Authority, now time.Time) (*Device, error) {
 	dir = filepath.Clean(dir)
 	if err := vacant(dir); err != nil {
 		return nil, err
@@ -205,7 +205,7 @@ func install(dir string, account ed25519.PrivateKey, now time.Time) (*Device, er
 	if err != nil {
 		return nil, fmt.Errorf("create identity: %w", err)
 	}
-	raw, err := Delegate(account, PeerID(device.Public().(ed25519.PublicKey)), uint64(now.UnixMilli()), AllPowers, DefaultCap)
+	raw, err := account.Delegate(PeerID(device.Public().(ed25519.PublicKey)), uint64(now.UnixMilli()), AllPowers, DefaultCap)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +213,7 @@ func install(dir string, account ed25519.PrivateKey, now time.Time) (*Device, er
 	if err != nil {
 		return nil, err
 	}
-	return dev, place(dir, func(tmp string) error { return writeFiles(tmp, account, device, raw) })
+	return dev, place(dir, func(tmp string) error { return writeFiles(tmp, account.Key, device, raw) })
 }
 
 // place makes dir with the files that write puts into it, all or none of them. A device key that waited is then in use.

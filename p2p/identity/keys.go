@@ -37,16 +37,9 @@ func NewDevice(key ed25519.PrivateKey, delegation []byte) (*Device, error) {
 	return &Device{key: priv, id: id, account: d.Account, delegation: delegation, hash: Hash(delegation)}, nil
 }
 
-// Delegate signs a delegation of device by the account of key.
+// Delegate signs a delegation of device by the account whose first key this is.
 func Delegate(account ed25519.PrivateKey, device PeerID, serial uint64, powers Powers, limit uint64) ([]byte, error) {
-	priv, err := crypto.UnmarshalEd25519PrivateKey(account)
-	if err != nil {
-		return nil, fmt.Errorf("account key: %w", err)
-	}
-	return seal(priv, DomainDelegation, Delegation{
-		Header: Header{Version: 1, Account: AccountID(account.Public().(ed25519.PublicKey)), Device: device},
-		Serial: serial, Powers: powers, Cap: limit,
-	})
+	return FirstKey(account).Delegate(device, serial, powers, limit)
 }
 
 // DefaultCap is what one lane of a first device may reach: 10,000 units. No default is infinite.

@@ -32,10 +32,12 @@ type LinkRequest struct {
 // not know, the signature, and a checksum. The reader makes the envelope again from them and checks its signature.
 const (
 	requestPrefix = "gflink"  // device 32, signature 64, checksum 3: 165 letters
-	grantPrefix   = "gfgrant" // account 32, start of the device 4, serial 8, powers 1, cap 8, signature 64, checksum 3: 199 letters
+	grantPrefix   = "gfgrant" // account 32, start of the device 4, serial 8, powers 1, cap 8, changes of the key, signature 64, checksum 3: from 199 letters
+	keysPrefix    = "gfkeys"  // account 32, changes of the key, checksum 3
 	deviceStart   = 4
 	grantLen      = 32 + deviceStart + 8 + 1 + 8 + ed25519.SignatureSize
-	maxLinkText   = 1 << 10 // letters of a text with spaces and line ends
+	successionLen = 32 + 2*ed25519.SignatureSize // next key and both signatures
+	maxLinkText   = 2 << 10                      // letters of a text with spaces and line ends; the longest has 1,223
 )
 
 // IsRequest reports whether s looks like a [RequestText], [IsGrant] whether it looks like a [GrantText].
@@ -65,7 +67,7 @@ func RequestText(device ed25519.PrivateKey) (string, error) {
 
 // ParseRequest reads a [RequestText] and gives the device that asks.
 func ParseRequest(s string) (PeerID, error) {
-	b, err := parseLinkText("request", requestPrefix, ed25519.PublicKeySize+ed25519.SignatureSize, s)
+	b, err := parseLinkText("request", requestPrefix, ed25519.PublicKeySize+ed25519.SignatureSize, 0, s)
 	if err != nil {
 		return PeerID{}, err
 	}
@@ -94,12 +96,13 @@ func GrantText(delegation []byte) (string, error) {
 	b = binary.BigEndian.AppendUint64(b, d.Serial)
 	b = append(b, byte(d.Powers))
 	b = binary.BigEndian.AppendUint64(b, d.Cap)
+	b = d.Chain.append(b)
 	return linkText(grantPrefix, append(b, sig...)), nil
 }
 
 // ParseGrant reads a [GrantText] on the device that it is for, and gives the delegation as signed and as values.
 func ParseGrant(s string, device PeerID) ([]byte, Delegation, error) {
-	b, err := parseLinkText("grant", grantPrefix, grantLen, s)
+	b, err := parseLinkText("grant", grantPrefix, grantLen, MaxSuccessions, s)
 	if err != nil {
 		return nil, Delegation{}, err
 	}
@@ -110,7 +113,16 @@ func ParseGrant(s string, device PeerID) ([]byte, Delegation, error) {
 	}
 	b = b[deviceStart:]
 	d.Serial, d.Powers, d.Cap = binary.BigEndian.Uint64(b), Powers(b[8]), binary.BigEndian.Uint64(b[9:])
-	raw, err := rebuild(PeerID(d.Account), DomainDelegation, d, b[17:])
+	b = b[17:]
+	d.Chain, b = parseChain(b)
+	if len(d.Chain) > 0 {
+		d.Version = 2
+	}
+	signer, err := d.Chain.Key(d.Account)
+	if err != nil {
+		return nil, d, fmt.Errorf("grant: %w: %w", ErrLink, err)
+	}
+	raw, err := rebuild(PeerID(signer), DomainDelegation, d, b)
 	if err != nil {
 		return nil, d, err
 	}
@@ -118,6 +130,57 @@ func ParseGrant(s string, device PeerID) ([]byte, Delegation, error) {
 		return nil, d, fmt.Errorf("grant: %w: %w", ErrLink, err)
 	}
 	return raw, d, nil
+}
+
+// KeysText is what the recovery phrase of an account whose key was changed must be imported with: the account's name and every change, no
+// secret. It is empty where the key was never changed.
+func KeysText(dir string) (string, error) {
+	dev, err := Load(dir)
+	if err != nil {
+		return "", err
+	}
+	d, err := OpenDelegation(dev.Delegation())
+	if err != nil || len(d.Chain) == 0 {
+		return "", err
+	}
+	return linkText(keysPrefix, d.Chain.append(append([]byte(nil), d.Account[:]...))), nil
+}
+
+// parseKeys reads a [KeysText] for the key of a phrase.
+func parseKeys(s string, key ed25519.PrivateKey) (Authority, error) {
+	b, err := parseLinkText("keys", keysPrefix, ed25519.PublicKeySize, MaxSuccessions, s)
+	if err != nil {
+		return Authority{}, err
+	}
+	a := Authority{Account: AccountID(b[:ed25519.PublicKeySize]), Key: key}
+	a.Chain, _ = parseChain(b[ed25519.PublicKeySize:])
+	signer, err := a.Chain.Key(a.Account)
+	if err == nil && !holds(key, signer) {
+		err = errors.New("the phrase is of another key than the last one in it")
+	}
+	if err != nil {
+		return Authority{}, fmt.Errorf("keys of the account: %w: %w", ErrLink, err)
+	}
+	return a, nil
+}
+
+// append adds the changes of a key to the bytes of a text.
+func (c Chain) append(b []byte) []byte {
+	for _, s := range c {
+		b = append(append(append(b, s.Next[:]...), s.Old[:]...), s.New[:]...)
+	}
+	return b
+}
+
+// parseChain reads whole changes from the start of b and gives the rest.
+func parseChain(b []byte) (c Chain, rest []byte) {
+	for len(b) >= successionLen {
+		c = append(c, Succession{
+			Next: AccountID(b[:32]), Old: Signature(b[32 : 32+ed25519.SignatureSize]), New: Signature(b[32+ed25519.SignatureSize : successionLen]),
+		})
+		b = b[successionLen:]
+	}
+	return c, b
 }
 
 // ParsePowers reads a list of powers with commas or bars: "trade,pay".
@@ -157,12 +220,9 @@ func rebuild(signer PeerID, d Domain, body any, sig []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(d) > 127 || len(b) > 127 { // then a length takes one byte
-		return nil, fmt.Errorf("link text of %s: %w", d, wire.ErrTooLarge)
-	}
 	raw := append([]byte{0x0a, 36, 0x08, 0x01, 0x12, ed25519.PublicKeySize}, signer[:]...)
-	raw = append(append(raw, 0x12, byte(len(d))), d...)
-	raw = append(append(raw, 0x1a, byte(len(b))), b...)
+	raw = append(binary.AppendUvarint(append(raw, 0x12), uint64(len(d))), d...)
+	raw = append(binary.AppendUvarint(append(raw, 0x1a), uint64(len(b))), b...)
 	return append(append(raw, 0x2a, ed25519.SignatureSize), sig...), nil
 }
 
@@ -184,16 +244,18 @@ func linkText(prefix string, b []byte) string {
 	return prefix + linkLetters.EncodeToString(append(b[:len(b):len(b)], linkChecksum(prefix, b)...))
 }
 
-func parseLinkText(what, prefix string, size int, s string) ([]byte, error) {
+// parseLinkText reads a text of size bytes and of up to so many changes of an account's key more.
+func parseLinkText(what, prefix string, size, changes int, s string) ([]byte, error) {
 	text := tidyText(s)
 	rest, ok := strings.CutPrefix(text, prefix)
 	b, err := linkLetters.DecodeString(rest)
-	if !ok || err != nil || len(b) != size+checksumLen {
+	more := len(b) - size - checksumLen
+	if !ok || err != nil || more < 0 || more%successionLen != 0 || more/successionLen > changes {
 		return nil, fmt.Errorf("link %s: %w: want %s and %d letters or digits, as `identity link` prints it", what, ErrLink, prefix,
 			linkLetters.EncodedLen(size+checksumLen))
 	}
-	body := b[:size]
-	if subtle.ConstantTimeCompare(linkChecksum(prefix, body), b[size:]) != 1 || linkText(prefix, body) != text {
+	body := b[:size+more]
+	if subtle.ConstantTimeCompare(linkChecksum(prefix, body), b[size+more:]) != 1 || linkText(prefix, body) != text {
 		return nil, fmt.Errorf("link %s: %w: its checksum is wrong, so a letter was mistyped or lost; copy it again", what, ErrLink)
 	}
 	return body, nil

@@ -186,7 +186,7 @@ func TestGrantForged(t *testing.T) {
 	first, _ := create(t)
 	_, _, device := ask(t)
 	text := grant(t, first, device, PowerPay, 1, someday)
-	b, err := parseLinkText("grant", grantPrefix, grantLen, text)
+	b, err := parseLinkText("grant", grantPrefix, grantLen, 0, text)
 	if err != nil {
 		t.Fatal(err)
 	}

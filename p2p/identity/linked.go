@@ -101,6 +101,10 @@ func Install(dir, grant string, unused func() error) (*Device, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case was.Account == d.Account && d.Chain.Against(was.Chain) == Forked:
+		return nil, fmt.Errorf("install grant: %w", ErrTwoKeys)
+	case was.Account == d.Account && d.Chain.Against(was.Chain) == OlderKey:
+		return nil, fmt.Errorf("install grant: %w: %w", ErrOldGrant, ErrReplaced)
 	case was.Account == d.Account && was.Serial > d.Serial:
 		return nil, fmt.Errorf("install grant: %w, of serial %d; this grant has %d", ErrOldGrant, was.Serial, d.Serial)
 	case was.Account != d.Account:
@@ -108,14 +112,18 @@ func Install(dir, grant string, unused func() error) (*Device, error) {
 			return nil, fmt.Errorf("install grant: %w: %w", ErrAccountUsed, err)
 		}
 	}
+	signer, err := d.Chain.Key(d.Account)
+	if err != nil {
+		return nil, err
+	}
 	kind := pemGrant
-	if holds(account, d.Account) {
+	if holds(account, signer) {
 		kind = pemDelegation
 	}
 	if err := replacePEM(filepath.Join(dir, delegationFile), kind, raw); err != nil {
 		return nil, fmt.Errorf("install grant: %w", err)
 	}
-	if account != nil && !holds(account, d.Account) { // it is not read any more; never removed, since it may be somebody's only copy
+	if account != nil && !holds(account, signer) { // it is not read any more; never removed, since it may be somebody's only copy
 		if err := os.Rename(filepath.Join(dir, accountFile), filepath.Join(dir, "unused-"+was.Account.Short()+".key")); err != nil {
 			return nil, fmt.Errorf("install grant: %w", err)
 		}

@@ -36,11 +36,22 @@ func Phrase(dir string) (string, error) {
 // Import restores the account of a recovery phrase into dir, with a new device of its own: a key is never in two places. Like [Create]
 // it refuses a dir that holds an identity. now makes the delegation's serial, so that it is newer than all before.
 func Import(dir, phrase string, now time.Time) (*Device, error) {
+	return ImportChanged(dir, phrase, "", now)
+}
+
+// ImportChanged is [Import] of an account whose key was changed, with its [KeysText].
+func ImportChanged(dir, phrase, keys string, now time.Time) (*Device, error) {
 	seed, err := parsePhrase(phrase)
 	if err != nil {
 		return nil, err
 	}
-	return install(dir, ed25519.NewKeyFromSeed(seed), now)
+	account := FirstKey(ed25519.NewKeyFromSeed(seed))
+	if keys != "" {
+		if account, err = parseKeys(keys, account.Key); err != nil {
+			return nil, err
+		}
+	}
+	return install(dir, account, now)
 }
 
 // parsePhrase gives the account key's seed. Its errors never repeat the phrase, only the place of a word that is wrong.

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// ErrNoNext says that no next device waits in an identity's folder.
-var ErrNoNext = errors.New("no next device was made here")
+// ErrNoNext says that no next key waits in an identity's folder.
+var ErrNoNext = errors.New("no next key was made here")
 
 // nextFile holds the key of this PC's next device, from when it is made until the rotation is finished. Which key is in use, the
 // delegation alone says: replacing that one file is the rotation, and a kill at any time leaves the old device or the new one.
@@ -37,9 +37,9 @@ func NextDevice(dir string) (Rotation, error) {
 	if err != nil {
 		return Rotation{}, err
 	}
-	next, err := nextKey(dir)
+	next, err := nextKey(dir, nextFile)
 	if errors.Is(err, ErrNoNext) {
-		next, err = makeNext(dir)
+		next, err = makeNext(dir, nextFile)
 	}
 	if err != nil {
 		return Rotation{}, err
@@ -110,7 +110,7 @@ type Rotated struct {
 // FinishRotation does what is left after [Rotate], or after a kill in it: it lets the old device go, where the account's key is here, and
 // removes its private key. ok is false if there is nothing to finish; it costs no more than a look then. Call it at each start.
 func FinishRotation(dir string, now time.Time) (r Rotated, ok bool, err error) {
-	next, err := nextKey(dir)
+	next, err := nextKey(dir, nextFile)
 	if errors.Is(err, ErrNoNext) {
 		return r, false, nil
 	}
@@ -153,8 +153,8 @@ func letGo(dir string, dev *Device, device PeerID, now time.Time) error {
 }
 
 // nextKey reads the key that waits, or gives ErrNoNext.
-func nextKey(dir string) (ed25519.PrivateKey, error) {
-	path := filepath.Join(dir, nextFile)
+func nextKey(dir, name string) (ed25519.PrivateKey, error) {
+	path := filepath.Join(dir, name)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNoNext
 	}
@@ -162,18 +162,18 @@ func nextKey(dir string) (ed25519.PrivateKey, error) {
 }
 
 // makeNext makes a key durable under its name, whole or not at all; where another process was faster, it gives that one's.
-func makeNext(dir string) (ed25519.PrivateKey, error) {
+func makeNext(dir, name string) (ed25519.PrivateKey, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("next device key: %w", err)
+		return nil, fmt.Errorf("next key: %w", err)
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("next device key: %w", err)
+		return nil, fmt.Errorf("next key: %w", err)
 	}
 	f, err := os.CreateTemp(dir, ".new-*") // 0600
 	if err != nil {
-		return nil, fmt.Errorf("next device key: %w", err)
+		return nil, fmt.Errorf("next key: %w", err)
 	}
 	defer os.Remove(f.Name())
 	err = pem.Encode(f, &pem.Block{Type: pemKey, Bytes: der})
@@ -181,14 +181,14 @@ func makeNext(dir string) (ed25519.PrivateKey, error) {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, fmt.Errorf("next device key: %w", err)
+		return nil, fmt.Errorf("next key: %w", err)
 	}
-	err = os.Link(f.Name(), filepath.Join(dir, nextFile)) // unlike a rename, it never replaces one
+	err = os.Link(f.Name(), filepath.Join(dir, name)) // unlike a rename, it never replaces one
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return nextKey(dir)
+		return nextKey(dir, name)
 	case err != nil:
-		return nil, fmt.Errorf("next device key: %w", err)
+		return nil, fmt.Errorf("next key: %w", err)
 	}
 	return key, syncDir(dir)
 }
@@ -203,7 +203,7 @@ func keyInUse(dir string, delegation []byte) (ed25519.PrivateKey, error) {
 	if err != nil || d.Device == PeerID(key.Public().(ed25519.PublicKey)) {
 		return key, nil // what is wrong with the delegation, NewDevice says
 	}
-	if next, err := nextKey(dir); err == nil && d.Device == PeerID(next.Public().(ed25519.PublicKey)) {
+	if next, err := nextKey(dir, nextFile); err == nil && d.Device == PeerID(next.Public().(ed25519.PublicKey)) {
 		return next, nil
 	}
 	return key, nil

@@ -143,7 +143,7 @@ func TestRotateLinked(t *testing.T) {
 	if err != nil || r.Old != device || r.Under.Cap != 50 {
 		t.Fatalf("%+v %v", r, err)
 	}
-	if again, err := NextDevice(second); err != nil || again != r {
+	if again, err := NextDevice(second); err != nil || again.New != r.New || again.Request != r.Request {
 		t.Errorf("asked again: %+v %v", again, err)
 	}
 	asked, err := ParseRequest(r.Request)

@@ -42,7 +42,46 @@ func TestVectors(t *testing.T) {
 	v, _ := identitytest.Signed(t, "one of each kind of value", dev, "gpufair/test-vector/1", numbers{
 		Header: dev.Header(1), Delegation: dev.DelegationHash(), Small: 23, Large: 1 << 40, Negative: -1, Text: "grün", Flag: true, List: []uint32{0, 24, 256},
 	})
-	identitytest.Check(t, "testdata/vectors.json", append(list, v, revocation(t)))
+	identitytest.Check(t, "testdata/vectors.json", append(list, v, revocation(t), succeeded(t), formerKey(t)))
+}
+
+// changed is the provider's account after one change of its key, to the one of seed 05….
+func changed(t *testing.T) identity.Authority {
+	t.Helper()
+	next, err := identity.FirstKey(identitytest.Provider(t).Account).Succeed(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{5}, ed25519.SeedSize)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// succeeded is a delegation of the provider's device by its account's second key.
+func succeeded(t *testing.T) identitytest.Vector {
+	t.Helper()
+	raw, err := changed(t).Delegate(identitytest.Provider(t).Device.Peer(), 2, identity.AllPowers, identity.DefaultCap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := identity.OpenDelegation(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identitytest.Of(t, "delegation of the provider's device by the account's second key", identity.DomainDelegation, d, raw)
+}
+
+// formerKey is the news that the provider's account has replaced its first key.
+func formerKey(t *testing.T) identitytest.Vector {
+	t.Helper()
+	p := identitytest.Provider(t)
+	raw, err := changed(t).Revoke(identity.PeerID(p.Device.Account()), 1, 1764000000000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := identity.OpenRevocation(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identitytest.Of(t, "revocation of the provider's first key by its second", identity.DomainRevocation, r, raw)
 }
 
 // The vectors are read back from their bytes alone, as another program would.
@@ -83,7 +122,15 @@ func TestLinkTexts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := request + "\n" + grant + "\n"
+	raw, err := changed(t).Delegate(identitytest.Provider(t).Device.Peer(), 2, identity.AllPowers, identity.DefaultCap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := identity.GrantText(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := request + "\n" + grant + "\n" + second + "\n"
 	want, err := os.ReadFile("testdata/link.txt")
 	if err != nil {
 		t.Fatal(err)
