@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -83,6 +84,9 @@ type Agent struct {
 
 	ctx     context.Context // of Run; keepers live in it
 	selling sync.Mutex      // one sale at a time: the first Accept wins
+	calling sync.Mutex      // one auction is opened at a time: two that call at once get one
+
+	auctions auctions
 
 	mu         sync.Mutex
 	conf       Config                           // guarded by mu
@@ -128,6 +132,9 @@ func New(ctx context.Context, d Deps, c Config) (*Agent, error) {
 	}
 	a.publisher = publisher
 	if a.seller, err = negotiate.NewSeller(d.Device, publisher, a); err != nil {
+		return nil, err
+	}
+	if err := a.openAuctions(d.Network, c.Network); err != nil {
 		return nil, err
 	}
 	if err := a.setLimits(c); err != nil {
@@ -240,10 +247,12 @@ func (a *Agent) Changed() <-chan struct{} {
 func (a *Agent) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	a.ctx = ctx
-	if err := a.reconcile(ctx); err != nil {
+	if err := errors.Join(a.reconcile(ctx), a.resumeAuctions(ctx)); err != nil {
 		return err
 	}
 	a.handle()
+	g.Go(func() error { return a.auctions.floor.Run(ctx) })
+	g.Go(func() error { return a.auctions.house.Run(ctx) })
 	g.Go(func() error { return a.publisher.Run(ctx) })
 	g.Go(func() error { return a.tend(ctx) })
 	g.Go(func() error { return a.watchRuntime(ctx) })

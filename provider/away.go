@@ -59,7 +59,7 @@ func (k *keeper) covered(now time.Time) bool {
 	if k.allowed.amount == 0 || k.lane != nil || !now.Before(k.allowed.until) {
 		return false
 	}
-	charge, err := k.meter.Charge()
+	charge, err := k.metered()
 	if err != nil {
 		return false
 	}

@@ -35,6 +35,7 @@ type Config struct {
 	LogBytes int64        // of one job's output that is kept; the oldest is dropped beyond
 	// Unanswered is how many leases of one account may go unacknowledged in ten minutes; 0: DefaultUnanswered.
 	Unanswered int
+	Auction    AuctionConfig
 	Addrs      []string // multiaddresses to put into the offer; empty: those that the network listens on
 }
 
@@ -51,6 +52,7 @@ type Lot struct {
 	Device    wire.Hash // of its UUID
 	Price     money.Rate
 	Prepare   money.Rate // while preparing beyond the free minutes
+	Reserve   money.Rate // the lowest that a sealed bid may be; 0: not sold by auction
 	MinTerm   time.Duration
 	MaxTerm   time.Duration
 	Cores     []int // of the host that a job on the device may run on
@@ -66,6 +68,9 @@ const maxMiB = 1 << 26
 func (c Config) Validate() error {
 	if err := c.Unit.Validate(); err != nil {
 		return fmt.Errorf("%w: unit: %w", ErrConfig, err)
+	}
+	if err := c.Auction.Validate(); err != nil {
+		return err
 	}
 	switch {
 	case len(c.Lots) > market.MaxLots:
@@ -88,8 +93,8 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%w: device %d is there twice", ErrConfig, i+1)
 		case l.MaxTerm > market.MaxTerm*time.Second:
 			return fmt.Errorf("%w: device %d: a longest term of %v: want at most %v", ErrConfig, i+1, l.MaxTerm, market.MaxTerm*time.Second)
-		case max(l.Price, l.Prepare) > market.MaxRate:
-			return fmt.Errorf("%w: device %d: a price of %v: want at most %v", ErrConfig, i+1, max(l.Price, l.Prepare), money.Rate(market.MaxRate))
+		case max(l.Price, l.Prepare, l.Reserve) > market.MaxRate:
+			return fmt.Errorf("%w: device %d: a price of %v: want at most %v", ErrConfig, i+1, max(l.Price, l.Prepare, l.Reserve), money.Rate(market.MaxRate))
 		case max(l.MemoryMiB, l.DiskMiB) > maxMiB:
 			return fmt.Errorf("%w: device %d: more than 64 TiB of memory or disk", ErrConfig, i+1)
 		case l.MinTerm < time.Second || l.MaxTerm < l.MinTerm:

@@ -89,7 +89,7 @@ func (k *keeper) kill(ctx context.Context) {
 
 // finalCharge is what was metered, at most what the renter's release allows.
 func (k *keeper) finalCharge() (money.Micro, error) {
-	charge, err := k.meter.Charge()
+	charge, err := k.metered()
 	if err != nil {
 		return 0, err
 	}
@@ -121,7 +121,7 @@ func (k *keeper) releaseCap(r market.Release) money.Micro {
 // releaseFloor is what a release leaves of the charge when its renter had allowed for its absence: what was metered until the release came,
 // within the allowance. The release ends that promise, and takes nothing of it back.
 func (k *keeper) releaseFloor() money.Micro {
-	charge, err := k.meter.Charge()
+	charge, err := k.metered()
 	if err != nil || k.rec.State == work.Ended {
 		charge = k.rec.Charge
 	}

@@ -212,7 +212,7 @@ func (k *keeper) show() {
 	s := snapshot{rec: k.rec, usage: k.usage, charge: k.rec.Charge, billable: k.rec.Billable}
 	if k.rec.State != work.Ended {
 		s.billable = k.meter.Billable()
-		if c, err := k.meter.Charge(); err == nil {
+		if c, err := k.metered(); err == nil {
 			s.charge = c
 		}
 	}
@@ -285,7 +285,7 @@ func (k *keeper) move(ctx context.Context, to work.State, why reason.Reason, cha
 
 // updateMetered is update that stores the meter, too, and tells the books what it says.
 func (k *keeper) updateMetered(ctx context.Context, change func(*record)) error {
-	charge, err := k.meter.Charge()
+	charge, err := k.metered()
 	if err != nil {
 		return err
 	}
@@ -413,7 +413,7 @@ const maxInodes = 1 << 20
 
 // unpaid is what was metered and not vouchered.
 func (k *keeper) unpaid() money.Micro {
-	charge, err := k.meter.Charge()
+	charge, err := k.metered()
 	if err != nil || k.rec.State == work.Ended {
 		charge = k.rec.Charge
 	}

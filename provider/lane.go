@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/market/auction"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
@@ -139,7 +140,7 @@ func (k *keeper) send(ctx context.Context, claim bool) {
 		}
 	}
 	k.beat++
-	charge, err := k.meter.Charge()
+	charge, err := k.metered()
 	if err != nil {
 		k.log.Error("meter", "err", err)
 		return
@@ -219,7 +220,7 @@ func (k *keeper) onUp(ctx context.Context, up work.LaneUp) error {
 func (k *keeper) status() work.Status {
 	charge := k.rec.Charge
 	if k.rec.State != work.Ended {
-		if c, err := k.meter.Charge(); err == nil {
+		if c, err := k.metered(); err == nil {
 			charge = c
 		}
 	}
@@ -231,6 +232,12 @@ func (k *keeper) status() work.Status {
 		State: k.rec.State, Reason: k.rec.Reason, Progress: progress, Billable: k.meter.Billable(), Charge: charge, End: k.rec.End,
 		Exit: k.rec.Exit, Outputs: k.rec.Outputs, LogBytes: k.rec.LogBytes, Complete: k.rec.Tidy,
 	}
+}
+
+// metered is what the lease comes to so far: the meter's charge less the winner's discount, if it was sold by auction.
+func (k *keeper) metered() (money.Micro, error) {
+	charge, err := k.meter.Charge()
+	return auction.Discounted(charge, k.rec.Discount), err
 }
 
 // rentFor is the lease's rent for ms milliseconds.

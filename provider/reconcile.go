@@ -23,7 +23,7 @@ const maxGap = 2500 * work.TickInterval
 
 // newKeeper makes the keeper of a stored lease; run starts it.
 func (a *Agent) newKeeper(rec record) (*keeper, error) {
-	accept, err := market.OpenAccept(rec.Accept)
+	accept, err := rec.order()
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/auction"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p/identity"
@@ -60,6 +61,26 @@ type record struct {
 	// Signed records that only proofs need.
 	Offer       []byte `cbor:"43,keyasint,omitempty"`
 	ReadySigned []byte `cbor:"44,keyasint,omitempty"`
+	// Auction is the Open of the auction that made the lease: Accept is then the winning opening.
+	Auction []byte `cbor:"45,keyasint,omitempty"`
+	// Discount is what comes off the charge: the winner's part of the bond for bids that stayed sealed.
+	Discount money.Micro `cbor:"46,keyasint,omitempty"`
+}
+
+// order is what the lease was sold for: the Accept, or what a winning opening comes to.
+func (r *record) order() (market.Accept, error) {
+	if len(r.Auction) == 0 {
+		return market.OpenAccept(r.Accept)
+	}
+	o, err := auction.ReadOpen(r.Auction)
+	if err != nil {
+		return market.Accept{}, err
+	}
+	opening, _, err := auction.DecodeOpening(r.Accept)
+	if err != nil {
+		return market.Accept{}, err
+	}
+	return auction.AcceptOf(o, opening, money.Micro(r.Rate))
 }
 
 // take adds a device's share to what the lease comes with.
@@ -111,6 +132,10 @@ const (
 	keyImage    = "image/"    // + manifest: Unix milliseconds of its last use
 	keyPause    = "pause"     // pauseRecord
 	keySeq      = "seq"       // last serial number of an offer
+
+	keyAuction = "auction/"       // + id: auctionRecord
+	keyLeaf    = "auction-leaf/"  // + id + leaf: leafRecord
+	keyShown   = "auction-shown/" // + id + leaf: shownRecord
 )
 
 func leaseKey(id market.LeaseID) []byte      { return append([]byte(keyLease), id[:]...) }

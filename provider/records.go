@@ -23,8 +23,12 @@ func (a *Agent) Records(ctx context.Context, lane ledger.Lane) ([]proof.Attachme
 	if err != nil {
 		return nil, err
 	}
+	accept := rec.Accept
+	if len(rec.Auction) > 0 { // an opening is no envelope; the lease has it inside
+		accept = nil
+	}
 	return proof.Attach([]proof.Attachment{
-		attached(market.DomainOffer, rec.Offer), attached(market.DomainAccept, rec.Accept), attached(market.DomainLease, rec.Lease),
+		attached(market.DomainOffer, rec.Offer), attached(market.DomainAccept, accept), attached(market.DomainLease, rec.Lease),
 		attached(market.DomainReady, rec.ReadySigned), attached(market.DomainRelease, rec.Released), attached(market.DomainEnd, rec.End),
 	}), nil
 }

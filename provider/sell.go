@@ -36,14 +36,11 @@ func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
 	if raw, err := a.Sold(ctx, s.ID); err != nil || raw != nil {
 		return raw, err // the same Accept came twice at once
 	}
-	var devices []wire.Hash
-	for _, slot := range s.Lot.Slots {
-		devices = append(devices, slot.Device)
-	}
-	if err := a.notRevoked(s); err != nil {
+	devices := devicesOf(s.Lot)
+	if err := a.notRevoked(s.Delegation); err != nil {
 		return nil, err
 	}
-	if err := a.maySell(s, devices); err != nil {
+	if err := a.mayServe(s.Accept.Account, devices, s.Accept.Use); err != nil {
 		return nil, err
 	}
 	claim, err := a.capacity.Request(s.ID, devices, int(s.Accept.Quantity))
@@ -56,6 +53,19 @@ func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
 		return nil, err
 	}
 	claim.Commit()
+	return a.sold(ctx, s, rec)
+}
+
+// devicesOf are a lot's devices.
+func devicesOf(l market.Lot) (devices []wire.Hash) {
+	for _, slot := range l.Slots {
+		devices = append(devices, slot.Device)
+	}
+	return devices
+}
+
+// sold starts the keeper of a sale that is stored, and gives its lease.
+func (a *Agent) sold(ctx context.Context, s negotiate.Sale, rec record) ([]byte, error) {
 	k, err := a.newKeeper(rec)
 	if err != nil { // it is stored: the next start would say the same
 		return nil, err
@@ -74,8 +84,8 @@ func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
 }
 
 // notRevoked refuses to sell to a device, or from one, that its account has let go.
-func (a *Agent) notRevoked(s negotiate.Sale) error {
-	if err := a.delegations.Revoked(s.Delegation); err != nil {
+func (a *Agent) notRevoked(d identity.Delegation) error {
+	if err := a.delegations.Revoked(d); err != nil {
 		return reason.Errorf(reason.DelegationPowers, "%v", err)
 	}
 	if err := a.delegations.Self(); err != nil {
@@ -84,23 +94,23 @@ func (a *Agent) notRevoked(s negotiate.Sale) error {
 	return nil
 }
 
-// maySell judges what only the owner's settings know.
-func (a *Agent) maySell(s negotiate.Sale, devices []wire.Hash) error {
+// mayServe judges what only the owner's settings know of selling devices to an account that agreed to use terms.
+func (a *Agent) mayServe(account identity.AccountID, devices []wire.Hash, use wire.Hash) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
 	case a.closed:
 		return p2p.Errorf(p2p.KindUnavailable, "the provider is stopping")
-	case !a.conf.Serves(s.Accept.Account):
-		return reason.Errorf(reason.NotServed, "account %s", s.Accept.Account.Short())
+	case !a.conf.Serves(account):
+		return reason.Errorf(reason.NotServed, "account %s", account.Short())
 	case a.pause.active(time.Now()):
 		return reason.Errorf(reason.OwnerPaused, "")
 	case a.sandbox.Name == "":
 		return reason.Errorf(reason.RuntimeDown, "")
-	case s.Accept.Use != a.conf.Use():
+	case use != a.conf.Use():
 		return reason.Errorf(reason.TermsChanged, "")
 	}
-	if err := a.mayWait(s.Accept.Account, time.Now()); err != nil {
+	if err := a.mayWait(account, time.Now()); err != nil {
 		return err
 	}
 	for _, d := range devices { // the offer may be older than a reload
@@ -148,7 +158,8 @@ func (a *Agent) whyTaken(devices []wire.Hash, err error) error {
 	return err
 }
 
-func (a *Agent) commitSale(ctx context.Context, s negotiate.Sale, slots []capacity.Slot) (record, error) {
+// newRecord is a sale as it is stored, but for its lease, and the slots as the lease names them.
+func (a *Agent) newRecord(s negotiate.Sale, slots []capacity.Slot) (record, []market.SlotGeneration, error) {
 	now := time.Now().UnixMilli()
 	rec := record{
 		Version: recordVersion, Offer: s.Offer.Raw, Accept: s.AcceptRaw, Peer: s.Peer, Renter: s.Accept.Account, State: work.Agreed, Needs: s.Needs,
@@ -158,12 +169,20 @@ func (a *Agent) commitSale(ctx context.Context, s negotiate.Sale, slots []capaci
 	for _, slot := range slots {
 		lot, ok := a.config().lot(slot.Device)
 		if !ok {
-			return rec, reason.Errorf(reason.OfferUnknown, "device %s is no longer on offer", slot.Device.Short())
+			return rec, nil, reason.Errorf(reason.OfferUnknown, "device %s is no longer on offer", slot.Device.Short())
 		}
 		rec.take(lot)
 		generations = append(generations, market.SlotGeneration{Device: slot.Device, Generation: slot.Generation})
 	}
-	err := a.books.Update(ctx, func(tx *books.Tx) error {
+	return rec, generations, nil
+}
+
+func (a *Agent) commitSale(ctx context.Context, s negotiate.Sale, slots []capacity.Slot) (record, error) {
+	rec, generations, err := a.newRecord(s, slots)
+	if err != nil {
+		return rec, err
+	}
+	err = a.books.Update(ctx, func(tx *books.Tx) error {
 		room, _, err := tx.Room(s.Accept.Account, s.Accept.Unit)
 		if err != nil {
 			return err
@@ -172,19 +191,24 @@ func (a *Agent) commitSale(ctx context.Context, s negotiate.Sale, slots []capaci
 		if err != nil {
 			return err
 		}
-		if rec.Lease, err = a.dev.Seal(market.DomainLease, lease); err != nil {
-			return err
-		}
-		if err := a.openTx(tx, s.Accept, lease.Hold, s.Offer.Terms.DueDays, s.VoucherRaw, s.DelegationRaw); err != nil {
-			return err
-		}
-		own := tx.Of(kv.Provider)
-		for _, slot := range slots {
-			if err := kv.Save(own, deviceKey(keySlot, slot.Device), slot); err != nil {
-				return err
-			}
-		}
-		return kv.Save(own, leaseKey(s.ID), rec)
+		return a.saleTx(tx, s, &rec, lease, slots)
 	})
 	return rec, err
+}
+
+// saleTx signs the lease and stores all of a sale: lane, slots, record.
+func (a *Agent) saleTx(tx *books.Tx, s negotiate.Sale, rec *record, lease market.Lease, slots []capacity.Slot) (err error) {
+	if rec.Lease, err = a.dev.Seal(market.DomainLease, lease); err != nil {
+		return err
+	}
+	if err := a.openTx(tx, s.Accept, lease.Hold, s.Offer.Terms.DueDays, s.VoucherRaw, s.DelegationRaw); err != nil {
+		return err
+	}
+	own := tx.Of(kv.Provider)
+	for _, slot := range slots {
+		if err := kv.Save(own, deviceKey(keySlot, slot.Device), slot); err != nil {
+			return err
+		}
+	}
+	return kv.Save(own, leaseKey(s.ID), rec)
 }

@@ -267,6 +267,7 @@ func (a *Agent) Pause(ctx context.Context, d time.Duration) error {
 		p.Until = time.Now().Add(d).UnixMilli()
 	}
 	unstored := a.setPause(ctx, p)
+	a.abortAuctions(ctx, reason.New(reason.OwnerPaused, ""))
 	a.selling.Lock() // a sale that was let in before has its keeper now
 	a.mu.Lock()
 	keepers := slices.Collect(maps.Values(a.keepers))

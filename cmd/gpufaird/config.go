@@ -14,6 +14,7 @@ import (
 	"github.com/gpufair/gpufair/cmd/internal/wire"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/auction"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/provider"
 )
@@ -29,6 +30,7 @@ type config struct {
 	Unit     money.Unit `toml:"unit" comment:"what prices are in"`
 
 	Serve      serveConfig       `toml:"serve" comment:"Whom to serve. Until the sandbox is hard enough for strangers, only accounts that stand here get anything"`
+	Auction    auctionConfig     `toml:"auction" comment:"How devices that have a reserve are sold by sealed bids: docs/auctions.md"`
 	Terms      termsConfig       `toml:"terms" comment:"What renters agree to"`
 	Credit     creditConfig      `toml:"credit" comment:"How much renters may come to owe before they settle; empty: a default that follows from the prices"`
 	Settlement settlementConfig  `toml:"settlement" comment:"How renters pay"`
@@ -43,10 +45,18 @@ type serveConfig struct {
 	Unanswered int                  `toml:"unanswered" comment:"leases that an account may leave unacknowledged in ten minutes; more are not sold to it"`
 }
 
+type auctionConfig struct {
+	Mode   auction.Mode `toml:"mode" comment:"first (each pays its own bid), kplus1 (one device a bidder, all pay the highest bid that lost) or vcg (bundles; trusts the seller)"`
+	Bond   uint32       `toml:"bond_percent" comment:"of the lot at its reserve for the shortest lease: what winners get off for each bid that stays sealed; 100 is what bidders trust"`
+	Commit cli.Duration `toml:"commit" comment:"in which bids are sent, 5s to 1h; meanwhile the device is not for sale at its price"`
+	Reveal cli.Duration `toml:"reveal" comment:"in which bids are shown, 5s to 1h"`
+}
+
 type cpuConfig struct {
 	Cores   benchmark.Cores `toml:"cores" comment:"as the kernel numbers them: \"0-3,8\""`
 	Price   money.Rate      `toml:"price" comment:"per hour, in quotes: \"0.10\""`
 	Prepare money.Rate      `toml:"prepare_price,omitempty" comment:"per hour while a job's image and inputs arrive beyond the free minutes"`
+	Reserve money.Rate      `toml:"reserve,omitempty" comment:"per hour: sealed bids of at least that are taken, too; absent: sold at the price alone"`
 	Memory  cli.Size        `toml:"memory" comment:"for the job: \"2GiB\""`
 	Disk    cli.Size        `toml:"disk" comment:"for the job's files: \"10GiB\""`
 	MinTerm cli.Duration    `toml:"min_term" comment:"shortest lease: \"60s\""`
@@ -114,7 +124,10 @@ func defaults() config {
 	known := uint32(50)
 	return config{
 		NetConfig: wire.DefaultNet(), Announce: []string{}, Locks: lock.DefaultDir, Unit: money.Credit,
-		Serve:      serveConfig{Accounts: []identity.AccountID{}, Unanswered: provider.DefaultUnanswered},
+		Serve: serveConfig{Accounts: []identity.AccountID{}, Unanswered: provider.DefaultUnanswered},
+		Auction: auctionConfig{
+			Mode: auction.First, Bond: 100, Commit: cli.Duration(auction.DefaultCommit * time.Second), Reveal: cli.Duration(auction.DefaultReveal * time.Second),
+		},
 		Terms:      termsConfig{Notice: 0, Reclaim: cli.Duration(time.Minute), LogSize: 64 << 20},
 		Credit:     creditConfig{KnownPercent: &known},
 		Settlement: settlementConfig{Methods: []string{"manual"}, DueDays: 30, RailConfig: wire.DefaultRail(), InvoiceAfter: cli.Duration(24 * time.Hour)},
@@ -153,6 +166,9 @@ func (c *config) Validate() error {
 	}
 	if c.Runtime.Inbox < 64<<20 {
 		bad("runtime.inbox", "%v: want 64MiB or more", c.Runtime.Inbox)
+	}
+	if err := c.auction().Validate(); err != nil {
+		bad("auction", "%w", err)
 	}
 	if len(c.CPU) > market.MaxLots {
 		bad("cpu", "%d devices: at most %d fit an offer", len(c.CPU), market.MaxLots)
@@ -260,6 +276,10 @@ func (c *config) credit() (provider.CreditConfig, error) {
 	return out, errors.Join(errs...)
 }
 
+func (c *config) auction() provider.AuctionConfig {
+	return provider.AuctionConfig{Mode: c.Auction.Mode, Bond: c.Auction.Bond, Commit: c.Auction.Commit.Std(), Reveal: c.Auction.Reveal.Std()}
+}
+
 // provider is the same as the agent wants it.
 func (c *config) provider(machine benchmark.MachineID) (provider.Config, error) {
 	credit, err := c.credit()
@@ -269,11 +289,11 @@ func (c *config) provider(machine benchmark.MachineID) (provider.Config, error) 
 	out := provider.Config{
 		Network: c.Network, Unit: c.Unit, Region: c.Region, Accounts: c.Serve.Accounts, Unanswered: c.Serve.Unanswered, Notice: c.Terms.Notice.Std(),
 		Reclaim: c.Terms.Reclaim.Std(), DueDays: c.Settlement.DueDays, Methods: c.Settlement.Methods, UseTerms: c.Terms.Use, Credit: credit,
-		LogBytes: int64(c.Terms.LogSize), Addrs: c.Announce,
+		LogBytes: int64(c.Terms.LogSize), Addrs: c.Announce, Auction: c.auction(),
 	}
 	for _, d := range c.CPU {
 		lot := provider.Lot{
-			Device: benchmark.CPUDevice(machine, d.Cores), Price: d.Price, Prepare: d.Prepare, MinTerm: d.MinTerm.Std(), MaxTerm: d.MaxTerm.Std(),
+			Device: benchmark.CPUDevice(machine, d.Cores), Price: d.Price, Prepare: d.Prepare, Reserve: d.Reserve, MinTerm: d.MinTerm.Std(), MaxTerm: d.MaxTerm.Std(),
 			MemoryMiB: uint64(d.Memory) >> 20, DiskMiB: uint64(d.Disk) >> 20, Pids: d.Pids,
 		}
 		for _, core := range d.Cores {

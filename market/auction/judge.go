@@ -14,8 +14,11 @@ func (c *checker) judge() {
 	aborts := ofSeller(c, "abort", c.t.Aborts, ReadAbort, aboutAbort)
 	c.twoAwards(awards)
 	first, second := rounds(awards)
-	if len(aborts) > 0 && c.seal != nil {
-		c.r.Aborted = true
+	c.r.Aborted = len(aborts) > 0
+	if c.r.Aborted && c.seal == nil {
+		c.note("the seller ended the auction: %s; without a Seal nobody owes anything", aborts[0].body.Reason)
+	}
+	if c.r.Aborted && c.seal != nil {
 		c.fault(Aborted, "the seller ended the auction after the Seal: "+aborts[0].body.Reason.String(),
 			Fraud{Records: [][]byte{c.seal.raw, aborts[0].raw}})
 	}

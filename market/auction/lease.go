@@ -43,6 +43,24 @@ func Lease(seller *identity.Device, o Open, opening Opening, w Win, slots []mark
 	}, nil
 }
 
+// AcceptOf is the order that a winning opening is, as the two agents meter it: one bundle at what it pays an hour, and the auction in the
+// place of the offer, so that its id is that of the lease. It is a value only; what was signed is the commit.
+func AcceptOf(o Open, opening Opening, pay money.Micro) (market.Accept, error) {
+	c, err := ReadCommit(opening.Commit)
+	if err != nil {
+		return market.Accept{}, err
+	}
+	b, err := DecodeBid(opening.Bid)
+	if err != nil {
+		return market.Accept{}, err
+	}
+	rate, bundles := Win{Pay: pay}.MeterRate()
+	return market.Accept{
+		Header: c.Header, Delegation: c.Delegation, Offer: wire.Hash(c.Auction), Provider: o.Account, Lot: o.Lot, Quantity: bundles, Rate: rate, Unit: b.Unit,
+		Term: b.Term, Nonce: opening.Nonce, Needs: b.Needs, Use: b.Use, Voucher: b.Voucher,
+	}, nil
+}
+
 // CheckLease judges, for a winner, the lease that its opening got: by the seller's account and device, for that opening, with as many of
 // the lot's devices as it won, and the hold that its price makes. The error is a [reason.Error].
 func CheckLease(o Open, lot market.Lot, opening Opening, w Win, l market.Lease) error {

@@ -208,7 +208,7 @@ func (b *Bidder) Transcript(t auction.Transcript) (auction.Report, error) {
 	if err != nil {
 		return auction.Report{}, err
 	}
-	if r.Verdict() != auction.Incomplete {
+	if r.Verdict() != auction.Incomplete || r.Aborted { // an abort before the Seal is all there is
 		b.report = &r
 	}
 	return r, nil

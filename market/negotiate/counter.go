@@ -49,7 +49,11 @@ func (h *House) answer(ctx context.Context, from identity.PeerID, ask floorAsk) 
 
 // called gives the auction of a lot that takes commits now, opening one where the owner sells so.
 func (h *House) called(ctx context.Context, from identity.PeerID, ask floorAsk) (floorAnswer, error) {
-	id, err := h.book.Called(ctx, from, ask.Hash, ask.Lot)
+	d, err := identity.OpenDelegation(ask.Delegation)
+	if err != nil || d.Device != from || d.Powers&identity.PowerTrade == 0 {
+		return floorAnswer{}, reason.Errorf(reason.DelegationPowers, "whoever asks for an auction shows that it may trade for its account")
+	}
+	id, err := h.book.Called(ctx, d.Account, ask.Hash, ask.Lot)
 	if err != nil {
 		return floorAnswer{}, err
 	}

@@ -157,7 +157,7 @@ func (b *ledgerBook) Sold(_ context.Context, id market.LeaseID) (raw []byte, err
 	return raw, err
 }
 
-func (b *ledgerBook) Called(ctx context.Context, _ identity.PeerID, offer wire.Hash, lot uint8) (auction.ID, error) {
+func (b *ledgerBook) Called(ctx context.Context, _ identity.AccountID, offer wire.Hash, lot uint8) (auction.ID, error) {
 	if offer != b.offer.Hash || lot != b.lot {
 		return auction.ID{}, reason.Errorf(reason.OfferUnknown, "offer %s", offer.Short())
 	}

@@ -40,7 +40,7 @@ type Called struct {
 func (f *Floor) Call(ctx context.Context, offer market.SealedOffer, lot uint8) (Called, error) {
 	var a floorAnswer
 	seller := p2p.PeerAddr{Peer: offer.Device, Addrs: offer.Addrs}
-	if err := f.ask(ctx, seller, floorAsk{Want: wantOpen, Hash: offer.Hash, Lot: lot}, &a); err != nil {
+	if err := f.ask(ctx, seller, floorAsk{Want: wantOpen, Hash: offer.Hash, Lot: lot, Delegation: f.dev.Delegation()}, &a); err != nil {
 		return Called{}, fmt.Errorf("ask for the auction of lot %d: %w", lot, Typed(err))
 	}
 	o, err := auction.ReadOpen(a.Record)

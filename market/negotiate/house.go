@@ -43,9 +43,9 @@ type AuctionBook interface {
 	Sell(ctx context.Context, w Won) error
 	// Sold gives the sealed lease of that id; nil if there is none.
 	Sold(ctx context.Context, id market.LeaseID) (leaseRaw []byte, err error)
-	// Called gives the auction of a lot of an offer that takes commits now, or opens one by [House.Open] because peer wants to bid; or says
-	// why not, as a [reason.Error]. Two that call at once get one auction.
-	Called(ctx context.Context, peer identity.PeerID, offer wire.Hash, lot uint8) (auction.ID, error)
+	// Called gives the auction of a lot of an offer that takes commits now, or opens one by [House.Open] because account wants to bid;
+	// or says why not, as a [reason.Error]. Two that call at once get one auction.
+	Called(ctx context.Context, account identity.AccountID, offer wire.Hash, lot uint8) (auction.ID, error)
 }
 
 // TakenCommit is a checked commit that is about to become a leaf.

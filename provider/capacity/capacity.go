@@ -125,11 +125,16 @@ type Claim struct {
 
 // Request claims n of the given devices for a lease. The error is a [reason.Error] that says how many are free.
 func (t *Table) Request(lease market.LeaseID, devices []wire.Hash, n int) (*Claim, error) {
+	return t.RequestUsed(lease, devices, n, "")
+}
+
+// RequestUsed is Request by whoever occupies some of the devices for that use: those count as free. Their release comes after the claim.
+func (t *Table) RequestUsed(lease market.LeaseID, devices []wire.Hash, n int, use string) (*Claim, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := &Claim{table: t, lease: lease}
 	for _, d := range devices {
-		if s := t.slots[d]; s != nil && s.free() && len(c.slots) < n {
+		if s := t.slots[d]; s != nil && s.free(use) && len(c.slots) < n {
 			c.slots = append(c.slots, s)
 		}
 	}
@@ -142,7 +147,9 @@ func (t *Table) Request(lease market.LeaseID, devices []wire.Hash, n int) (*Clai
 	return c, nil
 }
 
-func (s *slot) free() bool { return s.Lease == nil && !s.claimed && s.why() == "" }
+func (s *slot) free(use string) bool {
+	return s.Lease == nil && !s.claimed && s.blocked == "" && (s.used == "" || s.used == use)
+}
 
 // Secure gives the claim's devices as they will stand once it is committed, with the next generation each: what the store's
 // transaction writes and the Lease names.
