@@ -220,6 +220,11 @@ type fakeNetwork struct{}
 
 func (fakeNetwork) Wire(context.Context, WireRequest) error { return nil }
 func (fakeNetwork) Unwire(context.Context, string) error    { return nil }
+func (fakeNetwork) List(context.Context) ([]string, error)  { return nil, nil }
+
+func (fakeNetwork) Traffic(context.Context, string) (Traffic, error) {
+	return Traffic{}, ErrNotFound // no job of these tests has egress
+}
 
 type fakeMounts struct {
 	dir  string

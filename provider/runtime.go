@@ -142,17 +142,42 @@ type Usage struct {
 
 // Network wires a job's network namespace between Create and Start.
 type Network interface {
-	// Wire gives the namespace of pid what the lease allows; first light: nothing but its own loopback.
+	// Wire gives the namespace of a process what the lease allows, and returns when it is proven that nothing else can be reached. With
+	// [EgressNone] that is its own loopback. With [EgressInternet] it is TCP, UDP and names of the internet, at the rate and up to the byte cap
+	// of the request, and never what provider/reach denies; it lasts as long as the process, whoever called. [ErrNotFound] if the process is gone.
 	Wire(ctx context.Context, req WireRequest) error
+	// Traffic is what the egress of a job has come to, also after its end, until Unwire; [ErrNotFound] for a job without egress.
+	Traffic(ctx context.Context, id string) (Traffic, error)
 	// Unwire removes what Wire made.
 	Unwire(ctx context.Context, id string) error
+	// List names the jobs of which Unwire would remove something, for the sweeper.
+	List(ctx context.Context) ([]string, error)
 }
+
+// Kinds of egress, as offers have them.
+const (
+	EgressNone     = "none"
+	EgressInternet = "internet"
+)
 
 // WireRequest names the namespace to wire.
 type WireRequest struct {
-	ID     string `json:"id"`
-	PID    int    `json:"pid"`
-	Egress string `json:"egress"` // "none"
+	ID     string   `json:"id"`
+	PID    int      `json:"pid"`
+	Egress string   `json:"egress"`         // "none" or "internet"
+	Rate   uint64   `json:"rate"`           // bytes a second each way; not 0 with egress
+	Cap    uint64   `json:"cap"`            // bytes of the lease, both ways together; not 0 with egress
+	Deny   []string `json:"deny,omitempty"` // networks ("203.0.113.0/24") that the owner denies besides
+}
+
+// Traffic is what a job's egress has come to: payload of TCP and UDP, without packet headers and questions for names.
+type Traffic struct {
+	In      uint64 `json:"in" cbor:"1,keyasint"`  // bytes to the job
+	Out     uint64 `json:"out" cbor:"2,keyasint"` // bytes from it
+	Flows   uint64 `json:"flows" cbor:"3,keyasint"`
+	Refused uint64 `json:"refused" cbor:"4,keyasint"` // connections that a rule denied
+	Over    uint64 `json:"over" cbor:"5,keyasint"`    // connections that a limit of the lease denied
+	Capped  bool   `json:"capped" cbor:"6,keyasint"`  // the byte cap was reached: nothing goes out or in any more
 }
 
 // Mounts makes a lease's folders.

@@ -32,7 +32,7 @@ import (
 var (
 	_ provider.Runtime = (*containerd.Client)(nil)
 	_ provider.Mounts  = (*mounts.Mounts)(nil)
-	_ provider.Network = jobnet.Network{}
+	_ provider.Network = (*jobnet.Network)(nil)
 	_ control.Agent    = (*provider.Agent)(nil)
 )
 
@@ -41,6 +41,9 @@ const apiTitle = "gpufaird, the owner's local API"
 
 // probeVerb is the hidden verb of the child that measures.
 const probeVerb = "probe-child"
+
+// jobnetVerb is the hidden verb of the child that holds one job's network.
+const jobnetVerb = "jobnet-child"
 
 // initName is the program that starts every job.
 const initName = "gpufair-init"
@@ -124,26 +127,32 @@ func (d *daemon) open(ctx context.Context, c config, log *slog.Logger) error {
 	if err := d.devices.Configure(c.CPU, func(wirehash.Hash) bool { return false }); err != nil {
 		return err
 	}
-	if err := d.openAgent(ctx, c, initPath); err != nil {
+	if err := d.openAgent(ctx, c, initPath, self); err != nil {
 		return err
 	}
 	d.register(ctx)
 	return nil
 }
 
-func (d *daemon) openAgent(ctx context.Context, c config, initPath string) error {
+func (d *daemon) openAgent(ctx context.Context, c config, initPath, self string) error {
 	folders, err := mounts.Open(filepath.Join(d.State, "jobs"))
 	if err != nil {
 		return cli.Fail(cli.ExitSystem, "open the folder of jobs", err, "it must be this user's alone")
 	}
 	d.closers = append(d.closers, folders.Close)
+	network, err := jobnet.Open(jobnet.Config{
+		Dir: filepath.Join(d.State, "net"), Flows: filepath.Join(d.State, "flows"), Command: []string{self, jobnetVerb},
+	})
+	if err != nil {
+		return cli.Fail(cli.ExitSystem, "open the folder of jobs' networks", err, "it must be this user's alone")
+	}
 	conf, err := c.provider(d.machine)
 	if err != nil {
 		return err
 	}
 	d.agent, err = provider.New(ctx, provider.Deps{
 		Device: d.Device, Network: d.Network, Books: d.Books, Board: d.Board, Delegations: d.Delegations, Runtime: d.runtime,
-		Jobnet: jobnet.Network{}, Mounts: folders, Devices: d.devices, Inbox: filepath.Join(d.State, "inbox"), InboxBytes: int64(c.Runtime.Inbox),
+		Jobnet: network, Mounts: folders, Devices: d.devices, Inbox: filepath.Join(d.State, "inbox"), InboxBytes: int64(c.Runtime.Inbox),
 		Init: initPath, Log: d.Log.With("part", "provider"),
 	}, conf)
 	if err != nil {

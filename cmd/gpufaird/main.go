@@ -20,19 +20,26 @@ import (
 	"github.com/gpufair/gpufair/p2p/local"
 	"github.com/gpufair/gpufair/provider/access"
 	"github.com/gpufair/gpufair/provider/containerd"
+	"github.com/gpufair/gpufair/provider/jobnet"
+	"github.com/gpufair/gpufair/provider/reach"
 )
 
 func main() {
 	// The logger beside each job is started by containerd's shim with a command line of its own, before any flag of ours counts.
 	if len(os.Args) == 3 && os.Args[1] == containerd.LoggerVerb {
-		os.Exit(runLogger(os.Args[2]))
+		os.Exit(report(access.RunLogger(os.Args[2])))
+	}
+	// So is the child of a job's network, which has no environment and no privileges: no setting and no file of ours is its business.
+	if len(os.Args) == 2 && os.Args[1] == jobnetVerb {
+		os.Exit(report(jobnet.RunChild(context.Background(), reach.New)))
 	}
 	p := cli.NewProgram(cli.System(), "gpufaird", "rent your idle machine out", long)
 	os.Exit(int(p.Main(context.Background(), root(p), os.Args[1:])))
 }
 
-func runLogger(arg string) int {
-	if err := access.RunLogger(arg); err != nil {
+// report is the exit code of a process that has no command line.
+func report(err error) int {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return int(cli.ExitFailure)
 	}

@@ -15,7 +15,7 @@ import (
 // TestMain lets the test's own program be gpufaird: under that name for the scripts and the tests of the running daemon, and with the
 // hidden verbs for the children that a daemon starts.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == probeVerb || os.Args[1] == containerd.LoggerVerb) {
+	if len(os.Args) > 1 && (os.Args[1] == probeVerb || os.Args[1] == jobnetVerb || os.Args[1] == containerd.LoggerVerb) {
 		main()
 	}
 	testscript.Main(m, map[string]func(){"gpufaird": main})

@@ -3,6 +3,7 @@ package containerd_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/gpufair/gpufair/provider/access"
@@ -40,6 +41,16 @@ func connect(t testing.TB, c containerd.Config) *containerd.Client {
 	return client
 }
 
+// network wires jobs without egress, which need no child.
+func network(t testing.TB) *jobnet.Network {
+	t.Helper()
+	n, err := jobnet.Open(jobnet.Config{Dir: filepath.Join(t.TempDir(), "net"), Flows: filepath.Join(t.TempDir(), "flows"), Command: []string{"/bin/false"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // newRig is a containerd of the test's own with all that a job needs.
 func newRig(t testing.TB) (*containerdtest.Daemon, providertest.Rig) {
 	t.Helper()
@@ -51,7 +62,7 @@ func newRig(t testing.TB) (*containerdtest.Daemon, providertest.Rig) {
 	t.Cleanup(func() { m.Close() })
 	img := containerdtest.JobImage(t)
 	return d, providertest.Rig{
-		Runtime: connect(t, config(t, d)), Network: jobnet.Network{}, Mounts: m,
+		Runtime: connect(t, config(t, d)), Network: network(t), Mounts: m,
 		Archive: img.Archive(t), Digest: img.Digest, Init: containerdtest.Build(t, containerdtest.InitPackage),
 	}
 }

@@ -144,6 +144,14 @@ func (n networkClient) Wire(ctx context.Context, req provider.WireRequest) error
 	return n.c.call(ctx, "network.wire", req, nil, nil)
 }
 
+func (n networkClient) Traffic(ctx context.Context, id string) (provider.Traffic, error) {
+	return ask[provider.Traffic](ctx, n.c, "network.traffic", id, nil)
+}
+
+func (n networkClient) List(ctx context.Context) ([]string, error) {
+	return ask[[]string](ctx, n.c, "network.list", nil, nil)
+}
+
 func (n networkClient) Unwire(ctx context.Context, id string) error {
 	return n.c.call(ctx, "network.unwire", id, nil, nil)
 }

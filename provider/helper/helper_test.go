@@ -32,6 +32,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// network wires jobs without egress, which need no child.
+func network(t testing.TB) *jobnet.Network {
+	t.Helper()
+	n, err := jobnet.Open(jobnet.Config{Dir: filepath.Join(t.TempDir(), "net"), Flows: filepath.Join(t.TempDir(), "flows"), Command: []string{"/bin/false"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // serve serves s on a socket until the test's end and gives a client of it.
 func serve(t *testing.T, s *helper.Server) (*helper.Client, string) {
 	t.Helper()
@@ -65,7 +75,7 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	client, _ := serve(t, &helper.Server{Runtime: rt, Network: jobnet.Network{}, Mounts: m})
+	client, _ := serve(t, &helper.Server{Runtime: rt, Network: network(t), Mounts: m})
 	img := containerdtest.JobImage(t)
 	providertest.Conformance(t, providertest.Rig{
 		Runtime: client.Runtime(), Network: client.Network(), Mounts: client.Mounts(),
@@ -94,7 +104,7 @@ func TestErrors(t *testing.T) {
 		provider.ErrNotFound, provider.ErrImage, provider.ErrCommand, provider.ErrUnavailable, provider.ErrNoSpace, provider.ErrRequest,
 		provider.ErrState, context.Canceled, context.DeadlineExceeded, errors.New("of no kind"),
 	} {
-		c, _ := serve(t, &helper.Server{Runtime: fake{err: errors.Join(kind, errors.New("the reason"))}, Network: jobnet.Network{}, Mounts: &mounts.Mounts{}})
+		c, _ := serve(t, &helper.Server{Runtime: fake{err: errors.Join(kind, errors.New("the reason"))}, Network: network(t), Mounts: &mounts.Mounts{}})
 		err := c.Runtime().Start(providertest.Context(t), "x")
 		if err == nil || !strings.Contains(err.Error(), "the reason") || !strings.Contains(err.Error(), kind.Error()) {
 			t.Errorf("%v came as %v", kind, err)
@@ -107,7 +117,7 @@ func TestErrors(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	f := fake{canceled: make(chan struct{})}
-	c, _ := serve(t, &helper.Server{Runtime: f, Network: jobnet.Network{}, Mounts: &mounts.Mounts{}})
+	c, _ := serve(t, &helper.Server{Runtime: f, Network: network(t), Mounts: &mounts.Mounts{}})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := c.Runtime().Wait(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
@@ -121,7 +131,7 @@ func TestCancel(t *testing.T) {
 }
 
 func TestMisuse(t *testing.T) {
-	c, path := serve(t, &helper.Server{Runtime: fake{}, Network: jobnet.Network{}, Mounts: &mounts.Mounts{}})
+	c, path := serve(t, &helper.Server{Runtime: fake{}, Network: network(t), Mounts: &mounts.Mounts{}})
 	for name, raw := range map[string]string{
 		"too long": "\xff\xff\xff\xff", "not JSON": "\x00\x00\x00\x03abc", "unknown call": "\x00\x00\x00\x0f{\"call\":\"nope\"}", "cut off": "\x00",
 	} {

@@ -1,5 +1,7 @@
-// Package jobnet is the job's network: for now a namespace with nothing but its own loopback, proven before the job's first
-// instruction. It fulfils provider.Network and knows neither containers nor leases.
+// Package jobnet is the job's network: a namespace with nothing but its own loopback, or with one interface more whose other end is a
+// user-mode stack of ours. Each connection that the stack lets out is a socket of a child process without privileges, opened after the
+// address was judged (provider/reach): nothing of the host's firewall, routing or addresses is touched, and when the child is gone so is the
+// job's way out. It fulfils provider.Network and knows neither containers nor leases.
 package jobnet
 
 import (
@@ -8,8 +10,10 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
-	"runtime"
+	"path/filepath"
+	"regexp"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -17,22 +21,60 @@ import (
 	"github.com/gpufair/gpufair/provider"
 )
 
-// ownNamespace is that of the current thread; /proc/self would be the main thread's.
-const ownNamespace = "/proc/thread-self/ns/net"
+// Config is where networks are kept and how their children are started.
+type Config struct {
+	// Dir is a folder that only root may enter: for each job with egress a folder with its counters, and the resolv.conf of all jobs.
+	Dir string
+	// Flows is the folder of the flow logs, which outlive the jobs: 30 days, at most 1 GiB.
+	Flows string
+	// Command starts the child of one job's network: a program that calls [RunChild].
+	Command []string
+}
 
-// EgressNone is the only egress there is for now: none.
-const EgressNone = "none"
+// Network wires namespaces. It may be used by several goroutines at once, but for one job by one at a time.
+type Network struct {
+	config Config
+}
 
-// Network wires namespaces. Its zero value is ready; it may be used by several goroutines at once.
-type Network struct{}
+var _ provider.Network = (*Network)(nil)
 
-var _ provider.Network = Network{}
+// resolvConf is what every job with egress has as /etc/resolv.conf.
+var resolvConf = fmt.Sprintf("nameserver %s\nnameserver %s\n", nameServer4, nameServer6)
 
-// Wire implements provider.Network. It fails if the process shares our own namespace, or if its namespace has a way out: any interface
-// besides loopback that is up or has an address (the kernel may put idle tunnel devices into every new namespace).
-func (Network) Wire(ctx context.Context, req provider.WireRequest) error {
-	if req.Egress != EgressNone {
-		return fmt.Errorf("wire job %s: egress %q is not offered, only %q: %w", req.ID, req.Egress, EgressNone, provider.ErrRequest)
+// Open makes the folders. Children of an earlier process go on.
+func Open(c Config) (*Network, error) {
+	if len(c.Command) == 0 || !filepath.IsAbs(c.Dir) || !filepath.IsAbs(c.Flows) {
+		return nil, errors.New("jobs' networks: want absolute folders and the command of the child")
+	}
+	n := &Network{c}
+	for _, dir := range []string{c.Dir, n.jobs(), c.Flows} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("jobs' networks: %w", err)
+		}
+	}
+	if err := os.WriteFile(n.Resolv(), []byte(resolvConf), 0o644); err != nil {
+		return nil, fmt.Errorf("jobs' networks: %w", err)
+	}
+	return n, nil
+}
+
+// Resolv is the path of the resolv.conf for jobs with egress.
+func (n *Network) Resolv() string { return filepath.Join(n.config.Dir, "resolv.conf") }
+
+func (n *Network) jobs() string { return filepath.Join(n.config.Dir, "jobs") }
+
+func (n *Network) job(id string) string { return filepath.Join(n.jobs(), id) }
+
+func (n *Network) counters(id string) string { return filepath.Join(n.job(id), "counters") }
+
+var goodID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,75}$`)
+
+// Wire implements provider.Network. It fails if the process shares our own namespace, or if its namespace has a way out that is not ours:
+// any interface besides loopback that is up or has an address (the kernel may put idle tunnel devices into every new namespace). With egress
+// it returns when the denial of what a job may never reach is proven in this very namespace.
+func (n *Network) Wire(ctx context.Context, req provider.WireRequest) error {
+	if err := check(req); err != nil {
+		return fmt.Errorf("wire job %q: %w", req.ID, err)
 	}
 	ns, err := os.Open("/proc/" + strconv.Itoa(req.PID) + "/ns/net")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,12 +87,10 @@ func (Network) Wire(ctx context.Context, req provider.WireRequest) error {
 	if err := notOurs(ns); err != nil {
 		return fmt.Errorf("wire job %s: %w", req.ID, err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- inside(ns, isolate) }()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
+	if req.Egress == provider.EgressInternet {
+		err = n.connect(ctx, ns, req)
+	} else {
+		err = within(ctx, ns, isolate)
 	}
 	if err != nil {
 		return fmt.Errorf("wire job %s: %w", req.ID, err)
@@ -58,45 +98,76 @@ func (Network) Wire(ctx context.Context, req provider.WireRequest) error {
 	return nil
 }
 
-// Unwire implements provider.Network: the namespace goes with its processes, so there is nothing to remove.
-func (Network) Unwire(context.Context, string) error { return nil }
-
-// notOurs refuses our own network namespace.
-func notOurs(ns *os.File) error {
-	theirs, err := ns.Stat()
-	if err != nil {
-		return err
+// check refuses what no owner can have meant.
+func check(req provider.WireRequest) error {
+	switch {
+	case !goodID.MatchString(req.ID):
+		return fmt.Errorf("the id is not 1 to 76 of a-z, 0-9 and -: %w", provider.ErrRequest)
+	case req.Egress != provider.EgressNone && req.Egress != provider.EgressInternet:
+		return fmt.Errorf("egress %q: want none or internet: %w", req.Egress, provider.ErrRequest)
+	case req.Egress == provider.EgressInternet && (req.Rate == 0 || req.Cap == 0):
+		return fmt.Errorf("egress without a rate or a byte cap: %w", provider.ErrRequest)
 	}
-	ours, err := os.Stat(ownNamespace)
-	if err != nil {
-		return err
-	}
-	if os.SameFile(theirs, ours) {
-		return errors.New("the job shares the host's network namespace: it must not run")
+	for _, d := range req.Deny {
+		if _, err := netip.ParsePrefix(d); err != nil {
+			return fmt.Errorf("deny %q: want a network such as 203.0.113.0/24: %w", d, provider.ErrRequest)
+		}
 	}
 	return nil
 }
 
-// inside runs f on a thread in the network namespace and brings the thread back. One that can't be brought back stays locked, so that it
-// ends with its goroutine and serves nobody else. (It may be the main thread, which never ends: hence the way back.)
-func inside(ns *os.File, f func() error) error {
-	runtime.LockOSThread()
-	ours, err := os.Open(ownNamespace)
-	if err != nil {
-		runtime.UnlockOSThread()
+// within runs f in the namespace, or gives up waiting for it.
+func within(ctx context.Context, ns *os.File, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- inside(ns, f) }()
+	select {
+	case err := <-done:
 		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	defer ours.Close()
-	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter the network namespace (it takes root): %w", err)
+}
+
+// Traffic implements provider.Network.
+func (n *Network) Traffic(_ context.Context, id string) (provider.Traffic, error) {
+	if !goodID.MatchString(id) {
+		return provider.Traffic{}, fmt.Errorf("traffic of job %q: %w", id, provider.ErrRequest)
 	}
-	err = f()
-	if back := unix.Setns(int(ours.Fd()), unix.CLONE_NEWNET); back != nil {
-		return errors.Join(err, fmt.Errorf("leave the network namespace: %w", back))
+	t, err := traffic(n.counters(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, fmt.Errorf("traffic of job %s: %w", id, provider.ErrNotFound)
 	}
-	runtime.UnlockOSThread()
-	return err
+	if err != nil {
+		return t, fmt.Errorf("traffic of job %s: %w", id, err)
+	}
+	return t, nil
+}
+
+// Unwire implements provider.Network. A namespace without egress goes with its processes: there is nothing to remove.
+func (n *Network) Unwire(ctx context.Context, id string) error {
+	if !goodID.MatchString(id) {
+		return fmt.Errorf("unwire job %q: %w", id, provider.ErrRequest)
+	}
+	if err := endChild(ctx, n.counters(id)); err != nil {
+		return fmt.Errorf("unwire job %s: %w", id, err)
+	}
+	if err := os.RemoveAll(n.job(id)); err != nil {
+		return fmt.Errorf("unwire job %s: %w", id, err)
+	}
+	return nil
+}
+
+// List implements provider.Network.
+func (n *Network) List(context.Context) ([]string, error) {
+	entries, err := os.ReadDir(n.jobs())
+	if err != nil {
+		return nil, fmt.Errorf("list jobs' networks: %w", err)
+	}
+	ids := make([]string, 0, len(entries))
+	for _, e := range entries {
+		ids = append(ids, e.Name())
+	}
+	return ids, nil
 }
 
 // isolate turns loopback on and looks for a way out, in the current thread's namespace.

@@ -31,14 +31,25 @@ import (
 	"github.com/gpufair/gpufair/provider/containerd/containerdtest"
 	"github.com/gpufair/gpufair/provider/jobnet"
 	"github.com/gpufair/gpufair/provider/mounts"
+	"github.com/gpufair/gpufair/provider/reach"
 	"github.com/gpufair/gpufair/renter"
 	"github.com/gpufair/gpufair/renter/image"
 )
 
-// TestMain lets the test binary be the logger beside each job and the child that measures, as the daemon's own binary is.
+// jobnetVerb makes the test binary the child of a job's network.
+const jobnetVerb = "jobnet-child"
+
+// TestMain lets the test binary be the logger beside each job, the child of its network and the child that measures, as the daemon's own binary is.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == containerd.LoggerVerb {
 		if err := access.RunLogger(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if len(os.Args) == 2 && os.Args[1] == jobnetVerb {
+		if err := jobnet.RunChild(context.Background(), reach.New); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -258,9 +269,13 @@ func (o *owner) start() {
 	if err != nil {
 		o.t.Fatal(err)
 	}
+	network, err := jobnet.Open(jobnet.Config{Dir: filepath.Join(o.dir, "net"), Flows: filepath.Join(o.dir, "flows"), Command: []string{exe, jobnetVerb}})
+	if err != nil {
+		o.t.Fatal(err)
+	}
 	b := o.base
 	o.agent, err = provider.New(context.Background(), provider.Deps{
-		Device: b.Device, Network: b.Network, Books: b.Books, Board: b.Board, Delegations: b.Delegations, Runtime: rt, Jobnet: jobnet.Network{},
+		Device: b.Device, Network: b.Network, Books: b.Books, Board: b.Board, Delegations: b.Delegations, Runtime: rt, Jobnet: network,
 		Mounts: mnt, Devices: devices{r.Device}, Inbox: filepath.Join(o.dir, "inbox"), InboxBytes: 1 << 30, Init: o.m.init, Log: b.Log,
 	}, o.conf)
 	if err != nil {
