@@ -38,7 +38,7 @@ type Known struct {
 	Revocation *Revocation // the highest; nil: never revoked
 	Sealed     []byte      // the revocation as signed
 	This       bool        // the device is this PC's own
-	FormerKey  bool        // it is no device but a key that the account has replaced
+	formerKey  bool        // it is no device but a key that the account has replaced
 }
 
 // Revoked reports whether the newest delegation that is known is void.
@@ -53,9 +53,28 @@ func Devices(dir string) ([]Known, error) {
 	if err != nil {
 		return nil, err
 	}
-	return devices(dir, dev)
+	all, err := devices(dir, dev)
+	return slices.DeleteFunc(all, func(k Known) bool { return k.formerKey }), err
 }
 
+// Revocations gives every revocation that the account of dir has signed, as far as this PC knows, for the daemon to spread: of devices, and of
+// keys that the account has replaced.
+func Revocations(dir string) ([][]byte, error) {
+	_, dev, err := load(dir)
+	if err != nil {
+		return nil, err
+	}
+	all, err := devices(dir, dev)
+	var out [][]byte
+	for _, k := range all {
+		if k.Sealed != nil {
+			out = append(out, k.Sealed)
+		}
+	}
+	return out, err
+}
+
+// devices lists keys that were replaced, too: they take places in the list as devices do.
 func devices(dir string, dev *Device) ([]Known, error) {
 	own, err := OpenDelegation(dev.Delegation())
 	if err != nil {
@@ -72,7 +91,7 @@ func devices(dir string, dev *Device) ([]Known, error) {
 		}
 	}
 	for i := range all {
-		all[i].FormerKey = own.isFormer(all[i].Device)
+		all[i].formerKey = own.isFormer(all[i].Device)
 	}
 	slices.SortFunc(all[1:], func(a, b Known) int { return cmp.Compare(a.Device.String(), b.Device.String()) })
 	return all, nil

@@ -54,6 +54,16 @@ func (d Delegation) isFormer(name PeerID) bool {
 	return false
 }
 
+// KeyChanges is how often the key of the account of dir was changed, as far as this PC knows.
+func KeyChanges(dir string) (int, error) {
+	dev, err := Load(dir)
+	if err != nil {
+		return 0, err
+	}
+	d, err := OpenDelegation(dev.Delegation())
+	return len(d.Chain), err
+}
+
 // RotateAccount changes the account's key, on the PC that has it: a new key signs for the same account from now on, and this device's
 // delegation. Nobody may use the identity meanwhile. [FinishAccountRotation] comes after it. Devices that were linked must be granted again.
 func RotateAccount(dir string, now time.Time) (*Device, error) {

@@ -25,7 +25,11 @@ func finish(t *testing.T, dir string) (r Rotated, ok bool) {
 // known gives what the account's PC knows of a device.
 func known(t *testing.T, dir string, device PeerID) Known {
 	t.Helper()
-	all, err := Devices(dir)
+	_, dev, err := load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := devices(dir, dev)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -165,10 +165,10 @@ func TestRotateAccount(t *testing.T) {
 		t.Fatalf("the key is the old one: %v", err)
 	}
 	news := known(t, dir, PeerID(was.Account()))
-	if !news.FormerKey || news.Revocation == nil || len(news.Revocation.Chain) != 1 {
+	if !news.formerKey || news.Revocation == nil || len(news.Revocation.Chain) != 1 {
 		t.Errorf("the news of it: %+v", news)
 	}
-	if k := known(t, dir, device); !k.Revoked() || len(k.Revocation.Chain) != 1 || k.FormerKey {
+	if k := known(t, dir, device); !k.Revoked() || len(k.Revocation.Chain) != 1 || k.formerKey {
 		t.Errorf("a device that the old key revoked: %+v", k)
 	}
 	// A second change goes on from the first, also to the text that the phrase is imported with.
@@ -246,7 +246,7 @@ func TestAccountRotationKilled(t *testing.T) {
 		if account, _, err := load(dir); err != nil || !account.Equal(key) {
 			t.Errorf("killed after step %d: at the end the key is another: %v", killed, err)
 		}
-		if !known(t, dir, PeerID(was.Account())).FormerKey {
+		if !known(t, dir, PeerID(was.Account())).formerKey {
 			t.Errorf("killed after step %d: no news of it", killed)
 		}
 		if _, err := os.Lstat(filepath.Join(dir, nextAccountFile)); !errors.Is(err, os.ErrNotExist) {

@@ -21,7 +21,7 @@ func (d *Daemon) Identity() *cobra.Command {
 		Use: "identity", Short: "show, share, back up and restore who you are",
 		Long: "Your account is a key that stays in one file; this machine has a device key that the account lets act for it. Both are made\n" +
 			"once, at the first start or the first `identity show`, and are never overwritten. `identity link` lets another PC of yours\n" +
-			"act for the same account, with a device key of its own.",
+			"act for the same account, with a device key of its own. `identity rotate` changes either.",
 	}
 	c.AddCommand(d.identityShow(), d.identityLink(), d.identityRevoke(), d.identityRotate(), d.identityExport(), d.identityImport())
 	return c
@@ -137,11 +137,23 @@ func (d *Daemon) identityExport() *cobra.Command {
 			if err != nil {
 				return cli.Fail(cli.ExitSystem, "export the identity", err, "run as the user of the daemon")
 			}
-			if d.JSON {
-				return d.PrintJSON(map[string]string{"phrase": phrase})
+			keys, err := identity.KeysText(dir)
+			if err != nil {
+				return cli.Fail(cli.ExitSystem, "export the identity", err, "run as the user of the daemon")
 			}
-			_, err = fmt.Fprintln(d.Out, phrase)
-			return err
+			if d.JSON {
+				v := map[string]string{"phrase": phrase}
+				if keys != "" {
+					v["keys"] = keys
+				}
+				return d.PrintJSON(v)
+			}
+			if _, err := fmt.Fprintln(d.Out, phrase); err != nil || keys == "" {
+				return err
+			}
+			d.Note("the account's key was changed, so an import needs this line, too; it is no secret:")
+			d.Note("  %s identity import --keys %s", d.Name, keys)
+			return nil
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
@@ -149,7 +161,8 @@ func (d *Daemon) identityExport() *cobra.Command {
 }
 
 func (d *Daemon) identityImport() *cobra.Command {
-	return &cobra.Command{
+	var keys string
+	c := &cobra.Command{
 		Use: "import [WORD...]", Short: "restore the account of a recovery phrase on this machine", Args: cobra.ArbitraryArgs,
 		Long: "The account is the old one; the device key is new, since a key is never in two places. Refused while the daemon runs, or if there\n" +
 			"are keys already. Without words on the command line, where others could read them, the phrase is asked for; a dash reads it from a\n" +
@@ -170,10 +183,12 @@ func (d *Daemon) identityImport() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			dev, err := identity.Import(dir, phrase, time.Now())
+			dev, err := identity.ImportChanged(dir, phrase, keys, time.Now())
 			switch {
 			case errors.Is(err, identity.ErrIdentityExists):
 				return exists(dir)
+			case errors.Is(err, identity.ErrLink):
+				return cli.Fail(cli.ExitUsage, "import an identity", err, "give --keys as `identity export` printed it with these very words")
 			case errors.Is(err, identity.ErrPhrase):
 				return cli.Fail(cli.ExitUsage, "import an identity", err, "look for a mistyped word: the 24 words carry a check")
 			case err != nil:
@@ -189,6 +204,8 @@ func (d *Daemon) identityImport() *cobra.Command {
 			return d.printIdentity(v)
 		},
 	}
+	c.Flags().StringVar(&keys, "keys", "", "of an account whose key was changed: the `text` that `identity export` printed below the words")
+	return c
 }
 
 func exists(dir string) error {

@@ -18,22 +18,31 @@ import (
 )
 
 // rotating is the flags of `identity rotate`.
-type rotating struct{ device, dry, force, yes bool }
+type rotating struct{ device, account, dry, force, yes bool }
 
 func (d *Daemon) identityRotate() *cobra.Command {
 	var f rotating
 	c := &cobra.Command{
-		Use: "rotate --device [GRANT]", Short: "give this PC a new device key; " + d.Title + " must be stopped", Args: cobra.ArbitraryArgs,
-		Long: "For a key that others may have seen, or by habit once a year. The account, its ledger, its debts and its credit stay; the old device is\n" +
+		Use: "rotate --device [GRANT] | --account", Short: "change this PC's device key, or the account's; " + d.Title + " must be stopped", Args: cobra.ArbitraryArgs,
+		Long: "--device: for a key that others may have seen, or by habit once a year. The account, its ledger, its debts and its credit stay; the old device is\n" +
 			"revoked and its key deleted. A lease belongs to the device that signed for it, so leases end first: what still hangs on the old device\n" +
 			"is listed, and then nothing is changed but with --force. --dry-run says all of this and changes nothing.\n\n" +
 			"On a PC that was linked it takes three steps, as linking did: here it prints a request; `identity link REQUEST` on the PC that has the\n" +
 			"account's key answers with a grant; `identity rotate --device GRANT` here installs it. Then revoke the old device on that PC.\n\n" +
-			"The account's own key can't be changed: a device's can, as often as wanted, up to 64 devices in all.",
-		Example: fmt.Sprintf("  %[1]s identity rotate --device --dry-run\n  %[1]s identity rotate --device\n  %[1]s identity rotate --device gfgrant…", d.Name),
+			"An account may have 64 devices in all, those that were replaced among them.\n\n" +
+			"--account: the account keeps its name, and with it its debts, limits and history; another key signs for it from now on, with both keys'\n" +
+			"signatures, at most 4 times. Leases go on. Whoever hears of it takes nothing new under the old key. Grant linked PCs again with\n" +
+			"`identity link`, and write down the new words of `identity export`: the old ones are void. It helps before a key is stolen, not after:\n" +
+			"a thief who has the key can change it, too, and then nobody can tell who is the owner: peers agree on nothing new with either.",
+		Example: fmt.Sprintf("  %[1]s identity rotate --device --dry-run\n  %[1]s identity rotate --account\n  %[1]s identity rotate --device\n  %[1]s identity rotate --device gfgrant…", d.Name),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !f.device {
-				return cli.Usagef(d.Name+" identity rotate --help", "say what to rotate: --device")
+			switch {
+			case f.device == f.account:
+				return cli.Usagef(d.Name+" identity rotate --help", "say what to rotate: --device or --account")
+			case f.account && (len(args) > 0 || f.force):
+				return cli.Usagef(d.Name+" identity rotate --help", "a GRANT and --force go with --device")
+			case f.account:
+				return d.rotateAccount(cmd.Context(), f)
 			}
 			text := strings.Join(args, "") // a terminal may break a long line into words
 			if text == "-" {
@@ -46,6 +55,7 @@ func (d *Daemon) identityRotate() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&f.device, "device", false, "this PC's device key")
+	c.Flags().BoolVar(&f.account, "account", false, "the account's key; on the PC that has it")
 	c.Flags().BoolVar(&f.dry, "dry-run", false, "say what would be done and what is in the way, and change nothing")
 	c.Flags().BoolVar(&f.force, "force", false, "break off what hangs on the old device")
 	c.Flags().BoolVar(&f.yes, "yes", false, "do not ask")

@@ -24,17 +24,15 @@ func (b *Base) openRevocations(ctx context.Context) error {
 	return nil
 }
 
-// spreadOwn tells the directory which devices this account has revoked.
+// spreadOwn tells the directory which devices this account has revoked, and which keys of its own it has replaced.
 func (b *Base) spreadOwn(ctx context.Context) error {
-	known, err := identity.Devices(IdentityDir(b.State))
+	signed, err := identity.Revocations(IdentityDir(b.State))
 	if err != nil {
 		return fmt.Errorf("devices of this account: %w", err)
 	}
 	var errs []error
-	for _, k := range known {
-		if k.Sealed != nil {
-			errs = append(errs, b.Delegations.Spread(ctx, k.Sealed))
-		}
+	for _, raw := range signed {
+		errs = append(errs, b.Delegations.Spread(ctx, raw))
 	}
 	return errors.Join(errs...)
 }

@@ -37,8 +37,13 @@ func WhileStopped(ctx context.Context, state, what string, f func(books.Hanging)
 	return err
 }
 
-// finishRotation does what a change of the device's key left to be done.
+// finishRotation does what a change of the device's or the account's key left to be done.
 func (b *Base) finishRotation() error {
+	if ok, err := identity.FinishAccountRotation(IdentityDir(b.State), time.Now()); err != nil {
+		return cli.Fail(cli.ExitSystem, "finish the change of the account's key", err, "the text above says which file")
+	} else if ok {
+		b.Log.Warn("finished a change of the account's key that was cut short")
+	}
 	r, ok, err := identity.FinishRotation(IdentityDir(b.State), time.Now())
 	if err != nil {
 		return cli.Fail(cli.ExitSystem, "finish the change of the device's key", err, "the text above says which file")

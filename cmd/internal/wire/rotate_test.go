@@ -116,3 +116,48 @@ func TestNothingHangsWithoutLedger(t *testing.T) {
 		t.Error(called, err)
 	}
 }
+
+// TestRotateAccount changes the account's key of a stopped daemon: it goes on as the same account and the same device, and a peer that it meets
+// takes nothing under the old key any more.
+func TestRotateAccount(t *testing.T) {
+	host, at := running(t, settings(t))
+	var inv local.Invite
+	if err := at.Post(t.Context(), "/invite", local.InviteRequest{}, &inv); err != nil {
+		t.Fatal(err)
+	}
+	c := settings(t)
+	c.State = c.Dirs.State
+	var was *identity.Device
+	runOnce(t, c, func(b *Base, by *local.Client) {
+		was = b.Device
+		if err := by.Post(t.Context(), "/join", inv, &local.Joined{}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if _, err := identity.RotateAccount(IdentityDir(c.State), time.Now()); err != nil { // a kill before the last step: the start does it
+		t.Fatal(err)
+	}
+	old, err := identity.OpenDelegation(was.Delegation())
+	if err != nil {
+		t.Fatal(err)
+	}
+	runOnce(t, c, func(b *Base, by *local.Client) {
+		if b.Device.Account() != was.Account() || b.Device.Peer() != was.Peer() || b.Device.DelegationHash() == was.DelegationHash() {
+			t.Errorf("it runs as device %s of account %s", b.Device.Peer(), b.Device.Account())
+		}
+		if err := by.Post(t.Context(), "/join", inv, &local.Joined{}); err != nil {
+			t.Fatal(err)
+		}
+		for !errors.Is(host.Delegations.Revoked(old), identity.ErrReplaced) {
+			select {
+			case <-t.Context().Done():
+				t.Fatal("the peer never heard of the new key")
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		now, err := identity.OpenDelegation(b.Device.Delegation())
+		if err = errors.Join(err, host.Delegations.Revoked(now), b.Delegations.Self(), b.Books.ReadOnly()); err != nil {
+			t.Error(err)
+		}
+	})
+}
