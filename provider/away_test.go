@@ -121,6 +121,15 @@ func TestAwayOverACrash(t *testing.T) {
 		if rec := r.stored(k.id); rec.State != work.Running || rec.Charge < 400_000 {
 			t.Fatalf("after the crash the lease is %s (%s), charged %v", rec.State, rec.Reason, rec.Charge)
 		}
+		shown := func(over bool) {
+			t.Helper()
+			list, err := r.a.Leases(context.Background(), false)
+			must(t, err)
+			if len(list) != 1 || list[0].Away == nil || list[0].Away.Most != "0.9" || list[0].Away.Over != over {
+				t.Errorf("the owner is shown %+v", list)
+			}
+		}
+		shown(false)
 		r.await(k.id, work.Paused, 5*time.Minute)
 		must(t, r.a.books.View(context.Background(), func(b *books.Reader) error {
 			lane, err := b.Lane(ledger.Lane(k.id))
@@ -129,6 +138,7 @@ func TestAwayOverACrash(t *testing.T) {
 			}
 			return err
 		}))
+		shown(true)
 	})
 }
 

@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"github.com/gpufair/gpufair/benchmark"
+	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
 	"github.com/gpufair/gpufair/provider/control/api"
 )
 
@@ -176,7 +178,32 @@ func (a *Agent) Leases(ctx context.Context, everything bool) ([]api.Lease, error
 	for _, id := range ids[:min(len(ids), maxLeases)] {
 		out = append(out, viewOf(id, found[id]))
 	}
-	return out, nil
+	return out, a.allowances(ctx, out)
+}
+
+// allowances adds what renters have allowed for their absence to leases that have not ended.
+func (a *Agent) allowances(ctx context.Context, list []api.Lease) error {
+	return a.books.View(ctx, func(r *books.Reader) error {
+		for i := range list {
+			v := &list[i]
+			id, err := wire.ParseHash(v.ID)
+			if err != nil {
+				return err
+			}
+			if v.State == work.Ended.String() {
+				continue
+			}
+			l, err := r.Lane(ledger.Lane(id))
+			if errors.Is(err, books.ErrNoLane) || err == nil && l.Allowed == 0 {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			v.Away = &api.Away{Most: l.Allowed.String(), Until: time.UnixMilli(l.AllowedUntil), Over: l.Lapsed}
+		}
+		return nil
+	})
 }
 
 // stored is a snapshot of a lease that nobody keeps any more.
@@ -193,7 +220,9 @@ func (a *Agent) FindLease(ctx context.Context, id string) (api.Lease, error) {
 	if err != nil {
 		return api.Lease{}, fmt.Errorf("lease %q: %w", id, err)
 	}
-	return viewOf(lease, s), nil
+	one := []api.Lease{viewOf(lease, s)}
+	err = a.allowances(ctx, one)
+	return one[0], err
 }
 
 func (a *Agent) findLease(ctx context.Context, id string) (lease market.LeaseID, s snapshot, err error) {

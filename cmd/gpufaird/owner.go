@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -362,16 +363,36 @@ func leasesCommand(p *cli.Program, d *verbs.Daemon) *cobra.Command {
 
 func printLeases(p *cli.Program, list []api.Lease) error {
 	now := time.Now()
-	tab := p.Table("LEASE", "STATE", "RENTER", "IMAGE", "AGREED", ">BILLED", ">CHARGE", ">SIGNED", "UNIT")
+	heads := []string{"LEASE", "STATE", "RENTER", "IMAGE", "AGREED", ">BILLED", ">CHARGE", ">SIGNED", "UNIT"}
+	allowed := slices.ContainsFunc(list, func(l api.Lease) bool { return l.Away != nil })
+	if allowed {
+		heads = append(heads, "ALLOWED")
+	}
+	tab := p.Table(heads...)
 	for _, l := range list {
 		state := l.State
 		if l.Reason != "" {
 			state += ": " + l.Reason
 		}
 		billed := cli.Span(time.Duration(l.Seconds * float64(time.Second)))
-		tab.Row(shortID(l.ID), state, shortID(l.Renter), orDash(l.Image), cli.Ago(l.Agreed, now), billed, l.Charge, l.Vouchered, l.Unit)
+		cells := []any{shortID(l.ID), state, shortID(l.Renter), orDash(l.Image), cli.Ago(l.Agreed, now), billed, l.Charge, l.Vouchered, l.Unit}
+		if allowed {
+			cells = append(cells, allowance(p, l, now))
+		}
+		tab.Row(cells...)
 	}
 	return tab.Print()
+}
+
+// allowance is what a renter allowed for its absence.
+func allowance(p *cli.Program, l api.Lease, now time.Time) string {
+	switch {
+	case l.Away == nil:
+		return "-"
+	case l.Away.Over:
+		return "over"
+	}
+	return "to " + l.Away.Most + " until " + p.Time(l.Away.Until, now)
 }
 
 func printLease(p *cli.Program, l api.Lease) error {
@@ -390,6 +411,9 @@ func printLease(p *cli.Program, l api.Lease) error {
 		{"charge", l.Charge + " " + l.Unit},
 		{"signed for", l.Vouchered + " " + l.Unit},
 		{"in use", fmt.Sprintf("%.2f cores, %d MiB", l.CPU, l.MemoryMiB)},
+	}
+	if l.Away != nil {
+		pairs = append(pairs, [2]string{"allowed", allowance(p, l, now)})
 	}
 	if l.Reason != "" {
 		pairs = append(pairs, [2]string{"reason", cli.Clean(l.Reason + " " + l.Detail)})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/provider/control/api"
@@ -28,6 +29,24 @@ func TestPrintOffers(t *testing.T) {
 		}
 		if !strings.Contains(out.String(), c.out) || (c.out == "") != (out.Len() == 0) || !strings.Contains(errs.String(), c.errs) {
 			t.Errorf("%s: out %q, err %q", name, out.String(), errs.String())
+		}
+	}
+}
+
+// TestPrintLeases has a column of allowances only if there is one.
+func TestPrintLeases(t *testing.T) {
+	until := time.Now().Add(time.Hour)
+	one := api.Lease{ID: strings.Repeat("ab", 32), State: "running", Renter: "gf1", Charge: "1", Vouchered: "0.5"}
+	away, over := one, one
+	away.Away, over.Away = &api.Away{Most: "2.5", Until: until}, &api.Away{Most: "2.5", Until: until, Over: true}
+	for want, list := range map[string][]api.Lease{"": {one}, "to 2.5 until ": {one, away}, " over": {over}} {
+		var out bytes.Buffer
+		p := &cli.Program{Terminal: cli.Pipe(strings.NewReader(""), &out, &out)}
+		if err := printLeases(p, list); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(out.String(), "ALLOWED") != (want != "") || !strings.Contains(out.String(), want) {
+			t.Errorf("want %q:\n%s", want, out.String())
 		}
 	}
 }

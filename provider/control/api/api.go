@@ -110,6 +110,14 @@ type Lease struct {
 	MemoryMiB uint64     `json:"memory_mib" doc:"in use"`
 	Exit      *Exit      `json:"exit,omitempty"`
 	Wiped     bool       `json:"wiped"`
+	Away      *Away      `json:"away,omitempty" doc:"what the renter allowed for its absence; of leases that have not ended"`
+}
+
+// Away is a renter's signed word that it will sign for what runs in its absence.
+type Away struct {
+	Most  string    `json:"most" doc:"up to so much in all, from the lease's start on"`
+	Until time.Time `json:"until"`
+	Over  bool      `json:"over" doc:"its time is over"`
 }
 
 // Exit is how a job ended.
