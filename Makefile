@@ -13,7 +13,7 @@ VCS     := $(shell git status --porcelain >/dev/null 2>&1 && echo true || echo f
 BUILD   := -trimpath -buildvcs=$(VCS) -ldflags '-X $(MODULE)/cmd/internal/cli.stamp=$(VERSION)'
 PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 
-.PHONY: help build deps demo test lint cross bench soak-short soak install clean
+.PHONY: help build deps demo test lint cross nat bench soak-short soak install clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -47,6 +47,9 @@ cross: ## build the renter's program for six platforms into dist/
 		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) build $(BUILD) -o $$out ./cmd/gpufair; \
 		printf '%-32s %4d MiB %4d s\n' $$out $$(($$(wc -c < $$out) >> 20)) $$(($$(date +%s) - start)); \
 	done
+
+nat: deps ## trade between machines behind routers of several kinds, in network namespaces; takes root
+	@.ci/test nat
 
 bench: ## run the benchmarks and print the table of numbers to reach
 	@.ci/bench

@@ -25,7 +25,7 @@ const (
 // tend keeps the published offer what the devices, the owner and the runtime allow.
 func (a *Agent) tend(ctx context.Context) error {
 	for {
-		news, slots := a.Changed(), a.capacity.Changed()
+		news, slots, addrs := a.Changed(), a.capacity.Changed(), a.net.AddrsChanged()
 		offer, why := a.compose(time.Now())
 		a.mu.Lock()
 		a.why = why
@@ -43,6 +43,7 @@ func (a *Agent) tend(ctx context.Context) error {
 			return nil
 		case <-news:
 		case <-slots:
+		case <-addrs:
 		case <-timer.C:
 		}
 		timer.Stop()

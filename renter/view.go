@@ -71,7 +71,7 @@ func (a *Agent) viewOffer(f book.Found) api.Offer {
 	}
 	for _, p := range a.Network.Peers() {
 		if p.Peer == o.Device {
-			v.Path, v.RTTMillis = "direct", float64(p.RTT)/float64(time.Millisecond)
+			v.Path, v.RTTMillis = string(p.Reach), float64(p.RTT)/float64(time.Millisecond)
 		}
 	}
 	return v

@@ -116,14 +116,14 @@ func checkQuery(q, order string) error {
 // offers prints offers as a table.
 func (a *app) offers(list []api.Offer) error {
 	now := time.Now()
-	t := a.Table("OFFER", ">PRICE/h", "MODEL", ">FREE", ">CORES", ">RAM", "MEASURED", "REGION", "PROVIDER", ">RTT", ">CREDIT", "SEEN")
+	t := a.Table("OFFER", ">PRICE/h", "MODEL", ">FREE", ">CORES", ">RAM", "MEASURED", "REGION", "PROVIDER", "REACH", ">RTT", ">CREDIT", "SEEN")
 	for _, o := range list {
 		seen := cli.Cell{Text: "alive", Colour: cli.Good}
 		if !o.Alive {
 			seen = cli.Cell{Text: cli.Ago(o.Heard, now), Colour: cli.Faint}
 		}
 		t.Row(o.ID, o.Price+" "+o.Unit, modelOf(o), fmt.Sprintf("%d/%d", o.Free, o.Devices), o.Cores, mib(o.MemoryMiB), measured(o, 2),
-			orElse(o.Region, "-"), shortAccount(o.Provider), rtt(o), o.Credit, seen)
+			orElse(o.Region, "-"), shortAccount(o.Provider), orElse(o.Path, "-"), rtt(o), o.Credit, seen)
 	}
 	return t.Print()
 }

@@ -22,7 +22,7 @@ import (
 // config is the owner's settings file, key by key.
 type config struct {
 	wire.NetConfig
-	Announce []string   `toml:"announce" comment:"multiaddresses to put into offers instead of those that this machine listens on: a router's outside address"`
+	Announce []string   `toml:"announce" comment:"multiaddresses to put into offers instead of those that this machine finds out, and to be reached at: a router's outside address"`
 	State    string     `toml:"state" comment:"folder of identity, ledger and jobs; empty: state under --home, else /var/lib/gpufaird"`
 	Socket   string     `toml:"socket" comment:"unix socket of the local API; empty: api.sock in the run folder"`
 	Locks    string     `toml:"locks" comment:"folder of the machine-wide locks on cores and cards; the same for all daemons of a machine"`
@@ -36,6 +36,7 @@ type config struct {
 	Settlement settlementConfig  `toml:"settlement" comment:"How renters pay"`
 	Ledger     wire.LedgerConfig `toml:"ledger" comment:"What you owe and are owed"`
 	Runtime    runtimeConfig     `toml:"runtime" comment:"Where jobs run"`
+	Relay      relayConfig       `toml:"relay" comment:"What \"gpufaird relay\" gives to others. No other command reads this"`
 	Log        cli.LogConfig     `toml:"log"`
 	CPU        []cpuConfig       `toml:"cpu,omitempty" comment:"CPU cores on offer, one [[cpu]] for each device"`
 }
@@ -132,6 +133,7 @@ func defaults() config {
 		Credit:     creditConfig{KnownPercent: &known},
 		Settlement: settlementConfig{Methods: []string{"manual"}, DueDays: 30, RailConfig: wire.DefaultRail(), InvoiceAfter: cli.Duration(24 * time.Hour)},
 		Runtime:    runtimeConfig{Address: "/run/containerd/containerd.sock", Namespace: "gpufair", Inbox: 32 << 30},
+		Relay:      defaultRelay(),
 		Ledger:     wire.DefaultLedger(),
 		Log:        cli.DefaultLog(),
 	}
@@ -139,7 +141,7 @@ func defaults() config {
 
 // Validate says what is wrong, by key.
 func (c *config) Validate() error {
-	errs := []error{c.NetConfig.Validate(), c.Log.Validate(), c.Ledger.Validate(), c.Settlement.RailConfig.Validate(), c.validatePaths()}
+	errs := []error{c.net().Validate(), c.Relay.Validate(), c.Log.Validate(), c.Ledger.Validate(), c.Settlement.RailConfig.Validate(), c.validatePaths()}
 	bad := func(key, format string, args ...any) { errs = append(errs, cli.KeyErrorf(key, format, args...)) }
 	if err := c.Unit.Validate(); err != nil {
 		bad("unit", "%w", err)
@@ -304,6 +306,13 @@ func (c *config) provider(machine benchmark.MachineID) (provider.Config, error) 
 	return out, nil
 }
 
+// net is how to meet peers, with what the owner knows of the machine's addresses.
+func (c *config) net() wire.NetConfig {
+	out := c.NetConfig
+	out.Outside = c.Announce
+	return out
+}
+
 // fixed names the keys that differ from old and can't change while the daemon runs.
 func (c *config) fixed(old *config) []string {
 	var keys []string
@@ -315,6 +324,7 @@ func (c *config) fixed(old *config) []string {
 		{"listen", fmt.Sprint(c.Listen) == fmt.Sprint(old.Listen)},
 		{"peers", fmt.Sprint(c.Peers) == fmt.Sprint(old.Peers)},
 		{"mdns", c.MDNS == old.MDNS},
+		{"upnp", c.UPnP == old.UPnP},
 		{"state", c.State == old.State},
 		{"socket", c.Socket == old.Socket},
 		{"locks", c.Locks == old.Locks},

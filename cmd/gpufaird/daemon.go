@@ -114,7 +114,7 @@ func (d *daemon) open(ctx context.Context, c config, log *slog.Logger) error {
 		return err
 	}
 	d.Base, err = wire.Open(ctx, wire.Config{
-		Program: "gpufaird", Title: apiTitle, Dirs: dirs, State: state, Socket: socket, Network: c.NetConfig, Unit: c.Unit,
+		Program: "gpufaird", Title: apiTitle, Dirs: dirs, State: state, Socket: socket, Network: c.net(), Unit: c.Unit,
 		Role: ledger.AsProvider, Ledger: c.Ledger, Rail: c.Settlement.RailConfig, Methods: c.Settlement.Methods, InvoiceAfter: c.Settlement.InvoiceAfter.Std(),
 		Needs: identity.PowerProvide, Log: log,
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/cmd/internal/wire"
 	"github.com/gpufair/gpufair/p2p/local"
+	wirehash "github.com/gpufair/gpufair/p2p/wire"
 	"github.com/gpufair/gpufair/provider/control/api"
 )
 
@@ -181,6 +182,9 @@ func (d *daemon) checks(ctx context.Context) []local.Check {
 		out = append(out, wire.Finding(wire.LevelWarn, "offer", "published, but nobody has heard it yet", "a renter must join: gpufaird invite prints the string for it"))
 	default:
 		out = append(out, wire.Check("offer", "published and told, %s", cli.Count(len(offers.Lots), "lot")))
+	}
+	if hash, err := wirehash.ParseHash(offers.Hash); err == nil {
+		out = append(out, d.CheckVisible(ctx, hash))
 	}
 	return out
 }

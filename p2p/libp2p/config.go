@@ -26,6 +26,8 @@ type Config struct {
 	Loopback bool
 	// MDNS finds peers on the local network.
 	MDNS bool
+	// Outside are multiaddresses that this machine has beside those that it finds out: of a router or a cloud that hands on to it.
+	Outside []string
 	// UPnP asks the router to let others in, by UPnP or NAT-PMP.
 	UPnP bool
 	// Relay makes this machine a relay for others; nil is none. It must be reachable by others.
@@ -79,6 +81,8 @@ func (c Config) Validate() error {
 		return errors.New("mdns: loopback has no multicast; turn mdns off, or loopback")
 	case c.Loopback && c.Relay != nil:
 		return errors.New("relay: others must be able to reach it, but this machine listens on loopback only")
+	case len(c.Outside) > maxListen:
+		return fmt.Errorf("announce: %d addresses: want at most %d", len(c.Outside), maxListen)
 	case len(c.Peers) > maxStaticPeers:
 		return fmt.Errorf("peers: %d: want at most %d", len(c.Peers), maxStaticPeers)
 	case c.Agent == "" || len(c.Agent) > maxAgent:
@@ -100,6 +104,11 @@ func (c Config) Validate() error {
 	for _, l := range c.Listen {
 		if err := c.checkListen(l); err != nil {
 			return err
+		}
+	}
+	for _, a := range c.Outside {
+		if _, err := ma.NewMultiaddr(a); err != nil {
+			return fmt.Errorf("announce: %.80q: want one such as /ip4/192.0.2.7/udp/%d/quic-v1: %w", a, DefaultPort, err)
 		}
 	}
 	for _, p := range c.Peers {

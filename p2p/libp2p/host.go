@@ -56,6 +56,7 @@ func newHost(dev *identity.Device, c Config, r *reach, t *traffic) (host.Host, e
 		golibp2p.DefaultMuxers,
 		tcpTransport(c),
 		golibp2p.Transport(quic.NewTransport),
+		golibp2p.AddrsFactory(c.addrs),
 		golibp2p.ConnectionGater(gate{loopback: c.Loopback}),
 		golibp2p.ConnectionManager(conns),
 		golibp2p.ResourceManager(limits),
@@ -78,6 +79,16 @@ func newHost(dev *identity.Device, c Config, r *reach, t *traffic) (host.Host, e
 	r.host = h
 	close(r.ready)
 	return h, nil
+}
+
+// addrs are the addresses of a host that it has found out, and those that its owner knows of.
+func (c Config) addrs(found []ma.Multiaddr) []ma.Multiaddr {
+	for _, a := range c.Outside {
+		if m, err := ma.NewMultiaddr(a); err == nil {
+			found = append(found, m)
+		}
+	}
+	return found
 }
 
 // tcpTransport dials from the port that it listens on, so that a router shows others one address and holes can be punched in it. A second

@@ -409,6 +409,11 @@ func (n *Network) Peers() []p2p.PeerInfo {
 	return out
 }
 
+// KnownAddrs are the addresses at which a peer may be reached, as it or others have said.
+func (n *Network) KnownAddrs(id identity.PeerID) []string {
+	return texts(inOrder(n.host.Peerstore().Addrs(peer.ID(id.Libp2p()))))
+}
+
 // rtt is the round trip of a connection as last measured; 0 if it was not.
 func (n *Network) rtt(c network.Conn) time.Duration {
 	n.mu.Lock()

@@ -8,10 +8,19 @@ type Peer struct {
 	Account   string    `json:"account,omitempty" doc:"account, once the peer has shown a delegation"`
 	Addr      string    `json:"addr" doc:"multiaddress in use"`
 	Transport string    `json:"transport" doc:"quic or tcp"`
+	Reach     string    `json:"reach" doc:"direct, punched or relayed"`
 	Inbound   bool      `json:"inbound" doc:"the peer dialled us"`
 	Since     time.Time `json:"since" doc:"start of the connection"`
-	RTTMillis float64   `json:"rtt_ms" doc:"round trip, smoothed; 0 if unknown"`
+	RTTMillis float64   `json:"rtt_ms" doc:"round trip, as last measured; 0 if unknown"`
 	Agent     string    `json:"agent" doc:"the peer's own word on its program"`
+	Traffic   []Traffic `json:"traffic" doc:"bytes of streams since the peer connected, the busiest purpose first"`
+}
+
+// Traffic is what the streams of one purpose carried.
+type Traffic struct {
+	Purpose  string `json:"purpose" doc:"the conversation, such as blob; or gossip, dht, relay, network"`
+	Sent     uint64 `json:"sent" doc:"bytes"`
+	Received uint64 `json:"received" doc:"bytes"`
 }
 
 // Peers is the answer to GET /peers.

@@ -19,7 +19,9 @@ import (
 func (d *Daemon) Peers() *cobra.Command {
 	return &cobra.Command{
 		Use: "peers", Short: "list the connected peers",
-		Long:    "With --json one object: peers, and skew if the peers' clocks differ from this machine's.",
+		Long: "REACH is direct if one side dialled the other, punched if both dialled at once through their routers, relayed if a third peer carries\n" +
+			"the bytes. TRAFFIC is what was sent and received since the peer connected, and what most of it was for.\n\n" +
+			"With --json one object: peers with their traffic by purpose, and skew if the peers' clocks differ from this machine's.",
 		Example: fmt.Sprintf("  %s peers\n  %s peers --json", d.Name, d.Name),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v, err := get[local.Peers](cmd.Context(), d, "list peers", "/peers")
@@ -30,7 +32,7 @@ func (d *Daemon) Peers() *cobra.Command {
 				return d.PrintJSON(v)
 			}
 			now := time.Now()
-			tab := d.Table("PEER", "ACCOUNT", "ADDRESS", "VIA", ">RTT", "SINCE", "PROGRAM")
+			tab := d.Table("PEER", "ACCOUNT", "ADDRESS", "VIA", "REACH", ">RTT", "SINCE", "TRAFFIC", "PROGRAM")
 			for _, p := range v.Peers {
 				rtt := "-"
 				if p.RTTMillis > 0 {
@@ -40,7 +42,7 @@ func (d *Daemon) Peers() *cobra.Command {
 				if p.Account != "" {
 					account = short(p.Account)
 				}
-				tab.Row(p.Peer, account, p.Addr, p.Transport, rtt, cli.Ago(p.Since, now), p.Agent)
+				tab.Row(p.Peer, account, p.Addr, p.Transport, p.Reach, rtt, cli.Ago(p.Since, now), trafficOf(p.Traffic), p.Agent)
 			}
 			if v.Skew != "" {
 				d.Note("%s", cli.Clean(v.Skew))
@@ -51,6 +53,18 @@ func (d *Daemon) Peers() *cobra.Command {
 			return tab.Print()
 		},
 	}
+}
+
+// trafficOf is the sum of what a peer's streams carried, and what most of it was for.
+func trafficOf(all []local.Traffic) string {
+	var sum uint64
+	for _, c := range all {
+		sum += c.Sent + c.Received
+	}
+	if sum == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%s, most %s", cli.Bytes(sum), cli.Clean(all[0].Purpose))
 }
 
 // Invite is the verb `invite`.

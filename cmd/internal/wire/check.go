@@ -119,5 +119,6 @@ func (b *Base) liveChecks() []local.Check {
 	} else {
 		out = append(out, Check("peers", "%d connected", n))
 	}
+	out = append(out, b.reachChecks()...)
 	return append(out, Check("addresses", "%s", strings.Join(b.Network.Addrs(), ", ")))
 }

@@ -74,8 +74,11 @@ func (m meeting) Peers(context.Context) (local.Peers, error) {
 	out := local.Peers{Peers: []local.Peer{}, Skew: m.b.Board.Skew().String()}
 	for _, p := range m.b.Network.Peers() {
 		v := local.Peer{
-			Peer: p.Peer.String(), Addr: p.Addr, Transport: p.Transport, Inbound: p.Inbound, Since: p.Since,
-			RTTMillis: float64(p.RTT) / float64(time.Millisecond), Agent: p.Agent,
+			Peer: p.Peer.String(), Addr: p.Addr, Transport: p.Transport, Reach: string(p.Reach), Inbound: p.Inbound, Since: p.Since,
+			RTTMillis: float64(p.RTT) / float64(time.Millisecond), Agent: p.Agent, Traffic: []local.Traffic{},
+		}
+		for _, c := range p.Traffic {
+			v.Traffic = append(v.Traffic, local.Traffic(c))
 		}
 		if account, ok := m.account(p.Peer); ok {
 			v.Account = account.String()

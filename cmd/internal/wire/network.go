@@ -15,12 +15,19 @@ type NetConfig struct {
 	Listen  []string `toml:"listen" comment:"ip:port, each opened for TCP and for QUIC (UDP); port 0 takes a free one. With loopback addresses alone\nthis machine talks to itself only"`
 	Peers   []string `toml:"peers" comment:"peers to stay connected with: /ip4/192.0.2.7/udp/4701/quic-v1/p2p/12D3KooW…; \"join\" remembers its own"`
 	MDNS    bool     `toml:"mdns" comment:"find peers on the local network"`
+	UPnP    bool     `toml:"upnp" comment:"ask the router to let peers in (UPnP, NAT-PMP)"`
+
+	Outside []string            `toml:"-"` // multiaddresses that this machine has outside, beside those that it finds out
+	Relay   *libp2p.RelayConfig `toml:"-"` // what a relay gives; nil: this machine is none
 }
+
+// maxConns is as many connections as a machine may be set to.
+const maxConns = 4096
 
 // DefaultNet is the network of a machine that nobody configured.
 func DefaultNet() NetConfig {
 	c := libp2p.Default(p2p.DefaultNetwork)
-	return NetConfig{Network: c.Network, Listen: c.Listen, Peers: []string{}, MDNS: c.MDNS}
+	return NetConfig{Network: c.Network, Listen: c.Listen, Peers: []string{}, MDNS: c.MDNS, UPnP: c.UPnP}
 }
 
 // Validate says what is wrong, by key.
@@ -57,7 +64,13 @@ func (c NetConfig) Validate() error {
 // libp2p is the network's own config.
 func (c NetConfig) libp2p(program string) (libp2p.Config, error) {
 	conf := libp2p.Default(c.Network)
-	conf.Listen, conf.MDNS, conf.Agent = c.Listen, c.MDNS, program+"/"+cli.ThisBuild().Version
+	conf.Listen, conf.MDNS, conf.UPnP, conf.Agent = c.Listen, c.MDNS, c.UPnP, program+"/"+cli.ThisBuild().Version
+	conf.Outside, conf.Relay = c.Outside, c.Relay
+	if c.Relay != nil {
+		conf.LowConns = c.Relay.Slots + conf.LowConns
+		conf.HighConns = min(2*conf.LowConns, maxConns)
+		conf.ConnsPerIP = max(conf.ConnsPerIP, 2*c.Relay.SlotsPerIP)
+	}
 	conf.Loopback = len(c.Listen) > 0
 	for _, l := range c.Listen {
 		if ap, err := netip.ParseAddrPort(l); err != nil || !ap.Addr().IsLoopback() {
@@ -65,7 +78,7 @@ func (c NetConfig) libp2p(program string) (libp2p.Config, error) {
 		}
 	}
 	if conf.Loopback {
-		conf.MDNS = false // there is no multicast
+		conf.MDNS, conf.UPnP = false, false // there is no multicast, and no router
 	}
 	for _, text := range c.Peers {
 		p, err := libp2p.ParsePeerAddr(text)

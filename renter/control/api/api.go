@@ -77,7 +77,7 @@ type Offer struct {
 	Arch      string    `json:"arch"`
 	Figures   []Figure  `json:"figures" doc:"self-measured by the provider"`
 	Credit    string    `json:"credit" doc:"the offer's limit for a stranger"`
-	Path      string    `json:"path,omitempty" doc:"direct, or empty if not connected"`
+	Path      string    `json:"path,omitempty" doc:"direct, punched or relayed; empty if not connected"`
 	RTTMillis float64   `json:"rtt_ms,omitempty"`
 	Heard     time.Time `json:"heard" doc:"last sign of life"`
 	Alive     bool      `json:"alive" doc:"answered a probe just now"`
