@@ -42,10 +42,14 @@ func connected(t testing.TB, rate, most uint64, rules ...string) (*Network, int)
 }
 
 // dial connects from the namespace of a process.
-func dial(t testing.TB, pid int, network, to string) (c net.Conn, err error) {
+func dial(t testing.TB, pid int, network, to string) (net.Conn, error) {
+	return dialWithin(t, 10*time.Second, pid, network, to)
+}
+
+func dialWithin(t testing.TB, wait time.Duration, pid int, network, to string) (c net.Conn, err error) {
 	t.Helper()
 	enter(t, pid, func() error {
-		c, err = net.DialTimeout(network, to, 5*time.Second)
+		c, err = net.DialTimeout(network, to, wait)
 		return nil
 	})
 	return c, err
@@ -53,12 +57,16 @@ func dial(t testing.TB, pid int, network, to string) (c net.Conn, err error) {
 
 // hear is what answers at an address, asked from the namespace of a process.
 func hear(t testing.TB, pid int, network, to string) (string, error) {
-	c, err := dial(t, pid, network, to)
+	return hearWithin(t, 10*time.Second, pid, network, to)
+}
+
+func hearWithin(t testing.TB, wait time.Duration, pid int, network, to string) (string, error) {
+	c, err := dialWithin(t, wait, pid, network, to)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(wait))
 	if network == "udp" {
 		if _, err := c.Write([]byte("hi")); err != nil {
 			return "", err

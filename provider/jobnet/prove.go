@@ -23,12 +23,12 @@ func forbidden(host []netip.Prefix) []netip.AddrPort {
 	add := func(a netip.Addr, port uint16) { out = append(out, netip.AddrPortFrom(a, port)) }
 	for _, a := range []string{
 		"10.0.0.1", "172.16.0.1", "192.168.0.1", "192.168.1.1", "100.64.0.1", "100.100.100.200", "169.254.169.254", "168.63.129.16", "192.0.0.192",
-		"198.18.0.1", "fd00:ec2::254", "fc00::1", "64:ff9b::a00:1", "2002:a00:1::1", "2001:0:a00:1::1",
+		"198.18.0.1", "192.0.2.1", "fd00:ec2::254", "fc00::1", "64:ff9b::a00:1", "2002:a00:1::1", "2001:0:a00:1::1",
 	} {
 		add(netip.MustParseAddr(a), 80)
 	}
 	add(gateway4, 22)                         // the host's alias, if there were one
-	add(netip.MustParseAddr("192.0.2.1"), 25) // mail
+	add(netip.MustParseAddr("1.1.1.1"), 25)   // mail: an address that nothing else denies
 	for _, p := range host {
 		if a := p.Addr(); !a.IsLoopback() && !a.IsLinkLocalUnicast() { // those are the job's own in its namespace
 			add(a, 22)

@@ -214,7 +214,7 @@ func answerFrom(query []byte, names map[string][]string) []byte {
 	if err != nil {
 		return nil
 	}
-	h.Response, h.RCode = true, dnsmessage.RCodeNameError
+	h.Response, h.RecursionAvailable, h.RCode = true, true, dnsmessage.RCodeNameError
 	addrs, known := names[q.Name.String()]
 	if known {
 		h.RCode = dnsmessage.RCodeSuccess

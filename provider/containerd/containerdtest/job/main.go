@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -36,6 +37,7 @@ func main() {
 		"show":   func([]string) { show() },
 		"write":  write,
 		"fill":   fill,
+		"reach":  reaching,
 	}
 	if len(os.Args) < 2 || verbs[os.Args[1]] == nil {
 		fmt.Fprintln(os.Stderr, "usage: job VERB [ARGUMENT...]")
@@ -186,6 +188,65 @@ func fill(a []string) {
 			return
 		}
 	}
+}
+
+// reaching tries to get out of its namespace, each way by itself: a target as network/host:port, names by the name server given first; or
+// a word for what is no connection.
+func reaching(a []string) {
+	names := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(a[0], "53"))
+	}}
+	others := map[string]func() error{
+		"raw":      func() error { return socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_ICMP) },
+		"packet":   func() error { return socket(syscall.AF_PACKET, syscall.SOCK_RAW, 0x300) }, // ETH_P_ALL in network order
+		"netadmin": func() error { return syscall.Sethostname([]byte("x")) },
+		"tun": func() error {
+			f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+			if err == nil {
+				f.Close()
+			}
+			return err
+		},
+	}
+	for _, what := range a[1:] {
+		if other := others[what]; other != nil {
+			if err := other(); err != nil {
+				fmt.Println(what, err)
+			} else {
+				fmt.Println(what, "hello: it may")
+			}
+			continue
+		}
+		network, to, _ := strings.Cut(what, "/")
+		d := net.Dialer{Timeout: 5 * time.Second, Resolver: &names}
+		fmt.Println(what, hear(d.Dial(network, to)))
+	}
+}
+
+func socket(family, kind, protocol int) error {
+	fd, err := syscall.Socket(family, kind, protocol)
+	if err == nil {
+		err = syscall.Close(fd)
+	}
+	return err
+}
+
+// hear is what answers, or why nothing does.
+func hear(c net.Conn, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, isUDP := c.(*net.UDPConn); isUDP {
+		_, _ = c.Write([]byte("hi")) // reading tells
+	}
+	b := make([]byte, 100)
+	n, err := c.Read(b)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(b[:n]))
 }
 
 func number(s string) int {
