@@ -13,7 +13,7 @@ VCS     := $(shell git status --porcelain >/dev/null 2>&1 && echo true || echo f
 BUILD   := -trimpath -buildvcs=$(VCS) -ldflags '-X $(MODULE)/cmd/internal/cli.stamp=$(VERSION)'
 PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 
-.PHONY: help build deps demo test lint cross nat bench soak-short soak install clean
+.PHONY: help build deps demo test lint cross nat bench soak-short soak ptx install clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,6 +59,9 @@ soak-short: ## the short form of the long tests: soak tests, property tests with
 
 soak: ## the long form of the long tests, some hours: 1,000 kills, 200 power cuts, 5,500 flipped bytes, 10,000 random histories, 100,000 fuzzed inputs
 	@.ci/test soak-long properties-long fuzz-long
+
+ptx: ## build the kernels for NVIDIA cards again after a change of their source; takes Debian's clang-19, which nothing else needs
+	@benchmark/gpu/kernels/build.sh
 
 install: build ## install the programs under PREFIX (/usr/local), below DESTDIR if that is set
 	install -d '$(DESTDIR)$(PREFIX)/bin'

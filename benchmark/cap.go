@@ -12,8 +12,8 @@ const (
 // Cap is the highest stored value of a figure that a device of kind with so many cores can honestly have; false where there is no cap.
 //
 // A CPU: arithmetic = cores x FLOP per clock x 6.5 GHz, with 64 FLOP (FP32) or 32 (FP64) a clock; memory = cores x 130 GB/s, at most
-// 3 TB/s. Neither the model nor the clock that a passport names counts, since whoever lies about one lies about the other. The caps of
-// a GPU come with the GPU's suite (SMs x FLOP per SM and clock x the highest clock seen in the run).
+// 3 TB/s. Neither the model nor the clock that a passport names counts, since whoever lies about one lies about the other. A
+// GPU's caps need what was seen in the run: [GPUFacts.Cap].
 func Cap(kind Kind, cores int, id FigureID) (uint64, bool) {
 	if kind != KindCPU || cores < 0 {
 		return 0, false

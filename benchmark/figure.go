@@ -21,6 +21,20 @@ const (
 	FigureMemCopy       FigureID = 5
 	FigureMemTriad      FigureID = 6
 	FigureFP32Sustained FigureID = 7
+	FigureBF16Matmul    FigureID = 8
+	FigureBF16Sustained FigureID = 9
+	FigureFP32Rate      FigureID = 10
+	FigureFP64Rate      FigureID = 11
+	FigureFP16Tensor    FigureID = 12
+	FigureFP16AccTensor FigureID = 13
+	FigureBF16Tensor    FigureID = 14
+	FigureTF32Tensor    FigureID = 15
+	FigureInt8Tensor    FigureID = 16
+	FigureFP8Tensor     FigureID = 17
+	FigureFP64Tensor    FigureID = 18
+	FigureMemTest       FigureID = 19
+	FigureToDevice      FigureID = 20
+	FigureFromDevice    FigureID = 21
 )
 
 // KernelID names the family of code that made a figure: figures of different kernels say as much about the kernel as about the
@@ -33,9 +47,10 @@ const (
 	KernelOpenBLAS KernelID = 1 // the machine's libopenblas.so.0
 	KernelGonum    KernelID = 2 // pure Go: a floor, several times below what the cores can do
 	KernelGo       KernelID = 3 // gpufair's own loops over memory
+	KernelPTX      KernelID = 4 // gpufair's own code for NVIDIA cards
 )
 
-// String is the kernel's name: "openblas", "gonum", "go".
+// String is the kernel's name: "openblas", "gonum", "go", "ptx".
 func (k KernelID) String() string {
 	switch k {
 	case KernelOpenBLAS:
@@ -44,6 +59,8 @@ func (k KernelID) String() string {
 		return "gonum"
 	case KernelGo:
 		return "go"
+	case KernelPTX:
+		return "ptx"
 	default:
 		return fmt.Sprintf("kernel %d", uint8(k))
 	}
@@ -55,7 +72,7 @@ func (k KernelID) MarshalText() ([]byte, error) { return []byte(k.String()), nil
 // UnmarshalText reads a kernel's name; a name of a later release is [KernelUnknown].
 func (k *KernelID) UnmarshalText(b []byte) error {
 	*k = KernelUnknown
-	for _, id := range []KernelID{KernelOpenBLAS, KernelGonum, KernelGo} {
+	for _, id := range []KernelID{KernelOpenBLAS, KernelGonum, KernelGo, KernelPTX} {
 		if id.String() == string(b) {
 			*k = id
 		}
@@ -91,6 +108,20 @@ func Figures() []FigureInfo {
 		{FigureMemCopy, "mem_copy", []string{"mem_bandwidth", "gpu_mem_bw"}, "GB/s", 1000, "copying memory: bytes read plus bytes written"},
 		{FigureMemTriad, "mem_triad", nil, "GB/s", 1000, "a = b + s*c over memory: two reads and one write"},
 		{FigureFP32Sustained, "fp32_sustained", nil, "GFLOPS", 1000, "FP32 product in the last part of minutes under full load"},
+		{FigureBF16Matmul, "bf16_matmul", nil, "GFLOPS", 1000, "product of two square BF16 matrices with FP32 sums, on the tensor cores of a card"},
+		{FigureBF16Sustained, "bf16_sustained", nil, "GFLOPS", 1000, "BF16 product in the last part of minutes under full load"},
+		{FigureFP32Rate, "fp32_rate", nil, "GFLOPS", 1000, "FP32 multiply-adds in registers: what a card's ordinary cores can reach"},
+		{FigureFP64Rate, "fp64_rate", nil, "GFLOPS", 1000, "FP64 multiply-adds in registers"},
+		{FigureFP16Tensor, "fp16_tensor", nil, "GFLOPS", 1000, "FP16 products with FP32 sums in registers of the tensor cores"},
+		{FigureFP16AccTensor, "fp16_acc_tensor", nil, "GFLOPS", 1000, "FP16 products with FP16 sums, twice as fast on GeForce cards"},
+		{FigureBF16Tensor, "bf16_tensor", nil, "GFLOPS", 1000, "BF16 products with FP32 sums in registers of the tensor cores"},
+		{FigureTF32Tensor, "tf32_tensor", nil, "GFLOPS", 1000, "TF32 products with FP32 sums in registers of the tensor cores"},
+		{FigureInt8Tensor, "int8_tensor", nil, "GOPS", 1000, "products of bytes with 32-bit sums in registers of the tensor cores"},
+		{FigureFP8Tensor, "fp8_tensor", nil, "GFLOPS", 1000, "FP8 (E4M3) products with FP32 sums in registers of the tensor cores"},
+		{FigureFP64Tensor, "fp64_tensor", nil, "GFLOPS", 1000, "FP64 products in registers of the tensor cores"},
+		{FigureMemTest, "mem_test", nil, "GB/s", 1000, "writing a pattern to nearly all of a card's memory and checking it"},
+		{FigureToDevice, "pcie_to_device", nil, "GB/s", 1000, "copies from pinned memory of the machine to the card"},
+		{FigureFromDevice, "pcie_from_device", nil, "GB/s", 1000, "copies from the card to pinned memory of the machine"},
 	}
 }
 

@@ -45,6 +45,7 @@ type Report struct {
 	Started      time.Time     `json:"started"`
 	Finished     time.Time     `json:"finished"`
 	Measurements []Measurement `json:"measurements"`
+	Skipped      []string      `json:"skipped,omitempty"` // what was not measured, each with the reason
 }
 
 // Passport is a provider's signed word on what one device was measured to do. Offers carry its hash; it is fetched on demand.

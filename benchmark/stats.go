@@ -81,11 +81,12 @@ func (s Stats) Percent() string { return fmt.Sprintf("%.1f%%", float64(s.Spread)
 
 // Measurement is one figure with how it came about.
 type Measurement struct {
-	Figure     FigureID `cbor:"1,keyasint" json:"figure"`
-	Kernel     KernelID `cbor:"2,keyasint" json:"kernel"`
-	KernelName string   `cbor:"3,keyasint" json:"kernel_name"` // with version and target: "openblas 0.3.21 (Zen)"
-	Size       string   `cbor:"4,keyasint" json:"size"`        // of the work: "n=1024", "3 x 128 MiB"
-	Stats      Stats    `cbor:"5,keyasint" json:"stats"`
+	Figure     FigureID    `cbor:"1,keyasint" json:"figure"`
+	Kernel     KernelID    `cbor:"2,keyasint" json:"kernel"`
+	KernelName string      `cbor:"3,keyasint" json:"kernel_name"` // with version and target: "openblas 0.3.21 (Zen)"
+	Size       string      `cbor:"4,keyasint" json:"size"`        // of the work: "n=1024", "3 x 128 MiB"
+	Stats      Stats       `cbor:"5,keyasint" json:"stats"`
+	Conditions *Conditions `cbor:"6,keyasint,omitempty" json:"conditions,omitempty"` // of a card
 }
 
 // Value is the figure as offers carry it: the median.

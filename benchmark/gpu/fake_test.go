@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	case "":
 		os.Exit(m.Run())
 	case "serve":
-		os.Exit(code(probe.Serve(ctx, os.Stdin, os.Stdout, Detect)))
+		os.Exit(code(probe.Serve(ctx, os.Stdin, os.Stdout, Driver())))
 	case "monitor":
 		os.Exit(code(watchCard(ctx, arg)))
 	}

@@ -69,6 +69,11 @@ func (m *monitor) next(ctx context.Context) (benchmark.Telemetry, error) {
 	if err := m.wait(ctx); err != nil {
 		return benchmark.Telemetry{}, err
 	}
+	return m.look()
+}
+
+// look reads the card. One that is lost is [ErrFault].
+func (m *monitor) look() (benchmark.Telemetry, error) {
 	t := m.read()
 	if m.lost != nvml.SUCCESS {
 		return t, fmt.Errorf("%w: %w", ErrFault, problem(m.lost))

@@ -19,7 +19,7 @@ var errOrphan = errors.New("the daemon that asked is gone")
 // Serve is the child's main: it answers the one request on in, as lines of JSON on out, and returns. It ends early when in ends, as
 // it does when the parent dies, or when ctx does; the caller ties ctx to SIGTERM. A request that can't be fulfilled is answered with
 // its failure and is no error here. One goroutine goes on reading in until in ends.
-func Serve(ctx context.Context, in io.Reader, out io.Writer, gpus GPUDetector) error {
+func Serve(ctx context.Context, in io.Reader, out io.Writer, d Driver) error {
 	ctx, orphan := context.WithCancelCause(ctx)
 	defer orphan(nil)
 	reader := bufio.NewReaderSize(in, maxLine)
@@ -36,7 +36,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, gpus GPUDetector) e
 			orphan(errOrphan)
 		}
 	}()
-	answer, err := serve(ctx, r, out, gpus)
+	answer, err := serve(ctx, r, out, d)
 	if err != nil {
 		answer = event{Failure: failure(err)}
 	}
@@ -46,32 +46,53 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, gpus GPUDetector) e
 	return nil
 }
 
-func serve(ctx context.Context, r request, out io.Writer, gpus GPUDetector) (event, error) {
+func serve(ctx context.Context, r request, out io.Writer, d Driver) (event, error) {
 	switch r.Op {
 	case opDetect:
-		found := gpus(ctx)
+		found := d.Detect(ctx)
 		return event{GPUs: &found}, nil
 	case opMeasureCPU:
-		report, err := measureCPU(ctx, r, out)
+		report, err := measure(ctx, r.Profile, out, func() (suite.Device, error) { return openCPU(r.Cores) })
+		return event{Report: &report}, err
+	case opMeasureGPU:
+		report, err := measure(ctx, r.Profile, out, func() (suite.Device, error) { return d.Open(r.UUID) })
 		return event{Report: &report}, err
 	}
 	return event{}, fmt.Errorf("unknown request %q: the daemon and its probe are of different releases; restart the daemon", r.Op)
 }
 
-func measureCPU(ctx context.Context, r request, out io.Writer) (report benchmark.Report, err error) {
-	dev, err := suite.OpenCPU(r.Cores)
+// partial is a device that can't be measured in full.
+type partial interface {
+	// Skipped are the kernels that it can't run, each with the reason.
+	Skipped() []string
+}
+
+func measure(ctx context.Context, profile benchmark.Profile, out io.Writer, open func() (suite.Device, error)) (report benchmark.Report, err error) {
+	dev, err := open()
 	if err != nil {
 		return report, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
-	report = benchmark.Report{Device: dev.Describe(), Profile: r.Profile, KernelSet: benchmark.KernelSet, Started: time.Now()}
-	report.Measurements, err = suite.Run(ctx, dev, r.Profile, func(p suite.Progress) {
+	report = benchmark.Report{Device: dev.Describe(), Profile: profile, KernelSet: benchmark.KernelSet, Started: time.Now()}
+	if p, ok := dev.(partial); ok {
+		report.Skipped = p.Skipped()
+	}
+	report.Measurements, err = suite.Run(ctx, dev, profile, func(p suite.Progress) {
 		if err := send(out, event{Progress: &p}); err != nil {
 			lost(fmt.Errorf("tell progress: %w", err))
 		}
 	})
 	report.Finished = time.Now()
 	return report, err
+}
+
+// openCPU keeps a failed device from being an interface that is not nil.
+func openCPU(cores benchmark.Cores) (suite.Device, error) {
+	dev, err := suite.OpenCPU(cores)
+	if err != nil {
+		return nil, err
+	}
+	return dev, nil
 }

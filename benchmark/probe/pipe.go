@@ -19,11 +19,13 @@ const maxLine = 256 << 10
 const (
 	opDetect     = "detect"
 	opMeasureCPU = "measure-cpu"
+	opMeasureGPU = "measure-gpu"
 )
 
 type request struct {
 	Op      string            `json:"op"`
 	Cores   benchmark.Cores   `json:"cores,omitempty"`
+	UUID    string            `json:"uuid,omitempty"` // of a card
 	Profile benchmark.Profile `json:"profile,omitempty"`
 }
 

@@ -37,8 +37,11 @@ var (
 	ErrUnlocked = errors.New("device is not locked")
 )
 
-// GPUDetector asks the driver for its cards, in the child. benchmark/gpu.Detect is the one of the daemon.
-type GPUDetector func(ctx context.Context) benchmark.GPUs
+// Driver is what the child can do with cards; the daemon's is of benchmark/gpu.
+type Driver struct {
+	Detect func(ctx context.Context) benchmark.GPUs        // asks the driver for its cards
+	Open   func(uuid string) (dev suite.Device, err error) // makes a card a device, for the goroutine that calls
+}
 
 // Detect says what the machine has. Linux is asked about the CPU here, the driver about its cards in a child that takes at most 15 s.
 // A child that fails is no error: the answer then has its failure as the GPUs' problem, with code "crashed", "hung" or "garbage".
@@ -90,6 +93,22 @@ func MeasureCPU(ctx context.Context, c Config, held *lock.Lock, cores benchmark.
 	}
 	if answer.Report == nil {
 		return benchmark.Report{}, fmt.Errorf("measure cores %s: %w: another answer than was asked for", cores, ErrGarbage)
+	}
+	return *answer.Report, nil
+}
+
+// MeasureGPU starts a child that measures the card of uuid by profile, and ends it. held must cover the card ([lock.GPUKey]). The rest is
+// as with [MeasureCPU].
+func MeasureGPU(ctx context.Context, c Config, held *lock.Lock, uuid string, profile benchmark.Profile, on func(suite.Progress)) (benchmark.Report, error) {
+	if !held.Covers([]lock.Key{lock.GPUKey(uuid)}) {
+		return benchmark.Report{}, fmt.Errorf("measure card %s: %w: claim it first", uuid, ErrUnlocked)
+	}
+	answer, err := ask(ctx, c, request{Op: opMeasureGPU, UUID: uuid, Profile: profile}, profile.Limit(), on)
+	if err != nil {
+		return benchmark.Report{}, fmt.Errorf("measure card %s: %w", uuid, err)
+	}
+	if answer.Report == nil {
+		return benchmark.Report{}, fmt.Errorf("measure card %s: %w: another answer than was asked for", uuid, ErrGarbage)
 	}
 	return *answer.Report, nil
 }

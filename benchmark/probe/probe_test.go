@@ -47,7 +47,7 @@ func modes() map[string]func(arg string) int {
 		"serve": func(string) int {
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 			defer stop()
-			return code(Serve(ctx, os.Stdin, os.Stdout, func(context.Context) benchmark.GPUs { return oneGPU() }))
+			return code(Serve(ctx, os.Stdin, os.Stdout, Driver{Detect: func(context.Context) benchmark.GPUs { return oneGPU() }, Open: openFake}))
 		},
 		"hang": func(string) int { // politely: SIGTERM ends it
 			stopped := make(chan os.Signal, 1)
@@ -112,6 +112,57 @@ func code(err error) int {
 
 func oneGPU() benchmark.GPUs {
 	return benchmark.GPUs{Driver: "580.95.05", Cards: []benchmark.GPU{{UUID: "GPU-1", Name: "NVIDIA GeForce RTX 4090", MemoryMiB: 24564}}}
+}
+
+// card is a device whose only kernel is steady and whose clock is its own.
+type card struct{ uuid string }
+
+func openFake(uuid string) (suite.Device, error) {
+	if uuid != "GPU-1" {
+		return nil, errors.New("no card has the UUID " + uuid)
+	}
+	return card{uuid}, nil
+}
+
+func (c card) Describe() benchmark.Device {
+	return benchmark.Device{Hash: benchmark.GPUDevice(c.uuid), Kind: benchmark.KindGPU, Model: "M"}
+}
+func (c card) Kernels() []suite.Kernel                       { return []suite.Kernel{c} }
+func (c card) Sustained() (suite.Kernel, benchmark.FigureID) { return nil, 0 }
+func (c card) Close() error                                  { return nil }
+func (c card) Open(context.Context) error                    { return nil }
+func (c card) Check(context.Context) error                   { return nil }
+func (c card) Skipped() []string                             { return []string{"fp8: needs a newer driver"} }
+
+func (c card) Name() (benchmark.FigureID, benchmark.KernelID, string, string) {
+	return benchmark.FigureBF16Tensor, benchmark.KernelPTX, "k", "s"
+}
+
+func (c card) Run(_ context.Context, n int) (benchmark.Sample, error) {
+	return benchmark.Sample{Work: uint64(n) * 1e9, Elapsed: time.Duration(n) * 100 * time.Millisecond}, nil
+}
+
+func TestMeasureGPU(t *testing.T) {
+	c, _ := child("serve")
+	held, err := lock.Acquire(t.TempDir(), "test", []lock.Key{lock.GPUKey("GPU-1"), lock.GPUKey("GPU-2")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Release()
+	steps := 0
+	got, err := MeasureGPU(t.Context(), c, held, "GPU-1", benchmark.Quick, func(suite.Progress) { steps++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Measurements) != 1 || got.Measurements[0].Stats.Median != 10_000 || got.Device.Kind != benchmark.KindGPU || len(got.Skipped) != 1 || steps != 3 {
+		t.Errorf("%+v, %d steps", got, steps)
+	}
+	if _, err := MeasureGPU(t.Context(), c, held, "GPU-2", benchmark.Quick, nil); err == nil || !strings.Contains(err.Error(), "no card has the UUID GPU-2") {
+		t.Errorf("%v", err)
+	}
+	if _, err := MeasureGPU(t.Context(), c, held, "GPU-3", benchmark.Quick, nil); !errors.Is(err, ErrUnlocked) {
+		t.Errorf("unlocked: %v", err)
+	}
 }
 
 // child is the config of a child in a mode; what it says on stderr goes to the returned log.
@@ -292,14 +343,14 @@ func TestServeEndsWithItsPipe(t *testing.T) {
 	in, daemon := io.Pipe()
 	done := make(chan error)
 	go func() {
-		done <- Serve(t.Context(), in, io.Discard, func(ctx context.Context) benchmark.GPUs {
+		done <- Serve(t.Context(), in, io.Discard, Driver{Detect: func(ctx context.Context) benchmark.GPUs {
 			daemon.Close() // the daemon dies while the driver is asked
 			<-ctx.Done()
 			if !errors.Is(context.Cause(ctx), errOrphan) {
 				t.Errorf("ended by %v", context.Cause(ctx))
 			}
 			return benchmark.GPUs{}
-		})
+		}})
 	}()
 	if _, err := io.WriteString(daemon, `{"op":"detect"}`+"\n"); err != nil {
 		t.Fatal(err)
@@ -316,7 +367,7 @@ func TestServeAnswersWhatItCannotDo(t *testing.T) {
 		`{"op":"measure-cpu","profile":"quick"}`:                "cores",
 	} {
 		var out bytes.Buffer
-		if err := Serve(t.Context(), strings.NewReader(ask+"\n"), &out, nil); err != nil {
+		if err := Serve(t.Context(), strings.NewReader(ask+"\n"), &out, Driver{}); err != nil {
 			t.Errorf("%s: %v", ask, err)
 		}
 		e, err := readEvent(bytes.TrimSpace(out.Bytes()))
@@ -325,7 +376,7 @@ func TestServeAnswersWhatItCannotDo(t *testing.T) {
 		}
 	}
 	for _, ask := range []string{"", "x\n", `{"op":`, strings.Repeat("x", maxLine+1)} {
-		if err := Serve(t.Context(), strings.NewReader(ask), io.Discard, nil); err == nil {
+		if err := Serve(t.Context(), strings.NewReader(ask), io.Discard, Driver{}); err == nil {
 			t.Errorf("%.20q was served", ask)
 		}
 	}

@@ -24,6 +24,16 @@ type Device interface {
 	Close() error
 }
 
+// Watched is a device that is looked at while its kernels run.
+type Watched interface {
+	Device
+	// Watch looks at the device until stop is called, which tells what was seen. Where the device fails meanwhile the context ends, and
+	// stop gives the reason.
+	Watch(ctx context.Context) (watched context.Context, stop func() (*benchmark.Conditions, error))
+	// Judge says whether the device can honestly have reached what was measured; if not, it is [benchmark.ErrFalse].
+	Judge(m benchmark.Measurement) error
+}
+
 // Kernel is one piece of work that is measured to one figure. Calls come in this order: Open, Run many times, Check, Close.
 type Kernel interface {
 	// Name is the figure, the kernel's family, its name with version, and the size of the work.
@@ -71,7 +81,7 @@ func Run(ctx context.Context, dev Device, p benchmark.Profile, on func(Progress)
 	}
 	var out []benchmark.Measurement
 	for i, k := range kernels {
-		r := run{kernel: k, profile: p, on: on, at: Progress{Done: i, Total: total}}
+		r := run{dev: dev, kernel: k, profile: p, on: on, at: Progress{Done: i, Total: total}}
 		m, err := r.measure(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("measure %s: %w", m.Figure, err)
@@ -79,7 +89,7 @@ func Run(ctx context.Context, dev Device, p benchmark.Profile, on func(Progress)
 		out = append(out, m)
 	}
 	if long != nil {
-		r := run{kernel: long, profile: p, on: on, at: Progress{Done: len(kernels), Total: total}}
+		r := run{dev: dev, kernel: long, profile: p, on: on, at: Progress{Done: len(kernels), Total: total}}
 		m, err := r.sustain(ctx, id)
 		if err != nil {
 			return nil, fmt.Errorf("measure %s: %w", id, err)
@@ -91,6 +101,7 @@ func Run(ctx context.Context, dev Device, p benchmark.Profile, on func(Progress)
 
 // run is the measuring of one kernel.
 type run struct {
+	dev     Device
 	kernel  Kernel
 	profile benchmark.Profile
 	on      func(Progress)
@@ -120,13 +131,45 @@ func (r *run) measure(ctx context.Context) (m benchmark.Measurement, err error) 
 	if err := r.warmUp(ctx); err != nil {
 		return m, err
 	}
+	m.Conditions, err = r.watched(ctx, func(ctx context.Context) error { return r.steady(ctx, &m) })
+	if err != nil {
+		return m, err
+	}
+	r.step("check")
+	return m, errors.Join(r.kernel.Check(ctx), r.judge(m))
+}
+
+// watched does a part of the run while the device is looked at, if it can be.
+func (r *run) watched(ctx context.Context, part func(context.Context) error) (*benchmark.Conditions, error) {
+	w, ok := r.dev.(Watched)
+	if !ok {
+		return nil, part(ctx)
+	}
+	ctx, stop := w.Watch(ctx)
+	err := part(ctx)
+	seen, fault := stop()
+	if fault != nil {
+		err = fault // the part failed because of it, or will
+	}
+	return seen, err
+}
+
+func (r *run) judge(m benchmark.Measurement) error {
+	if w, ok := r.dev.(Watched); ok {
+		return w.Judge(m)
+	}
+	return nil
+}
+
+// steady measures series until one is steady enough, and keeps the steadiest.
+func (r *run) steady(ctx context.Context, m *benchmark.Measurement) error {
 	m.Stats.Spread = math.MaxUint32
 	for series := 1; series <= benchmark.MaxSeries; series++ {
 		r.at.Series = series
 		r.step("measure")
 		samples, err := r.series(ctx)
 		if err != nil {
-			return m, err
+			return err
 		}
 		if s := benchmark.Summarise(samples); s.Spread < m.Stats.Spread || series == 1 {
 			m.Stats = s
@@ -136,8 +179,7 @@ func (r *run) measure(ctx context.Context) (m benchmark.Measurement, err error) 
 		}
 	}
 	m.Stats.Unstable = m.Stats.Spread > benchmark.MaxSpread
-	r.step("check")
-	return m, r.kernel.Check(ctx)
+	return nil
 }
 
 // warmUp runs the kernel until it ran often and long enough, and finds how many runs make an interval.
@@ -205,13 +247,21 @@ func (r *run) sustain(ctx context.Context, id benchmark.FigureID) (m benchmark.M
 	if err := r.warmUp(ctx); err != nil {
 		return m, err
 	}
+	m.Conditions, err = r.watched(ctx, func(ctx context.Context) error { return r.hold(ctx, &m) })
+	if err != nil {
+		return m, err
+	}
+	return m, errors.Join(r.kernel.Check(ctx), r.judge(m))
+}
+
+func (r *run) hold(ctx context.Context, m *benchmark.Measurement) error {
 	var samples []benchmark.Sample
 	var spent time.Duration
 	half := 0
 	for i := 1; spent < r.profile.Sustained(); i++ {
 		s, err := r.interval(ctx)
 		if err != nil {
-			return m, err
+			return err
 		}
 		spent += s.Elapsed
 		if spent < r.profile.Sustained()/2 {
@@ -221,11 +271,11 @@ func (r *run) sustain(ctx context.Context, id benchmark.FigureID) (m benchmark.M
 		if i%10 == 0 {
 			r.step("sustain")
 			if err := r.kernel.Check(ctx); err != nil {
-				return m, err
+				return err
 			}
 		}
 	}
 	m.Stats = benchmark.Summarise(samples[half:])
 	m.Stats.Unstable = m.Stats.Spread > benchmark.MaxSpread
-	return m, r.kernel.Check(ctx)
+	return nil
 }

@@ -48,7 +48,7 @@ func machineChecks(ctx context.Context, c *config, p probe.Config) []local.Check
 	} else {
 		out = append(out, wire.Check("init", "%s is there", initName))
 	}
-	return append(out, checkRuntime(ctx, c, self), checkBLAS(), checkGPU(ctx, p))
+	return append(append(out, checkRuntime(ctx, c, self), checkBLAS()), checkGPUs(ctx, p)...)
 }
 
 // failed makes a finding of an error that says what to do.
@@ -85,19 +85,6 @@ func checkBLAS() local.Check {
 	}
 	return wire.Finding(wire.LevelNote, "openblas", "not installed: a CPU is measured by a kernel in Go, several times below what it can do",
 		"apt-get install libopenblas0-pthread, then gpufaird benchmark")
-}
-
-func checkGPU(ctx context.Context, p probe.Config) local.Check {
-	found, err := probe.Detect(ctx, p)
-	switch {
-	case err != nil:
-		return wire.Finding(wire.LevelWarn, "gpu", err.Error(), "")
-	case found.GPUs.Problem != nil:
-		return wire.Finding(wire.LevelNote, "gpu", found.GPUs.Problem.Text, found.GPUs.Problem.Advice)
-	case len(found.GPUs.Cards) == 0:
-		return wire.Check("gpu", "the driver shows no card")
-	}
-	return wire.Finding(wire.LevelNote, "gpu", fmt.Sprintf("%d shown by driver %s; %s", len(found.GPUs.Cards), found.GPUs.Driver, gpuNotYet), "")
 }
 
 // checkLocks tries the locks of the configured cores for a moment.

@@ -98,7 +98,7 @@ func probeCommand(p *cli.Program) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := cli.Stop(cmd.Context())
 			defer stop()
-			return probe.Serve(ctx, p.In, p.Out, gpu.Detect)
+			return probe.Serve(ctx, p.In, p.Out, gpu.Driver())
 		},
 	}
 }

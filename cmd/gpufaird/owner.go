@@ -197,13 +197,20 @@ func printState(p *cli.Program, d *verbs.Daemon, what string, s api.Status, err 
 }
 
 func benchmarkCommand(p *cli.Program, d *verbs.Daemon) *cobra.Command {
-	req := api.BenchmarkRequest{}
+	req, card := api.BenchmarkRequest{}, ""
 	c := &cobra.Command{
 		Use: "benchmark [DEVICE]", Short: "measure a device, or all that are free", Args: cobra.MaximumNArgs(1),
 		Long: "While a device is measured nobody can lease it. The signed figures go into the offer.\n" +
-			"Profiles: quick (under a minute), standard (some minutes, with a sustained load). With --json one object a step.",
-		Example: "  gpufaird benchmark\n  gpufaird benchmark 4f0c9a --profile standard",
+			"Profiles: quick (under a minute), standard (some minutes, with a sustained load). With --json one object a step.\n" +
+			"--device UUID measures an NVIDIA card (gpufaird doctor lists them; soak holds it under load for ten minutes) in a child of this\n" +
+			"command, without the daemon. Its report is printed and not signed: cards are not offered yet.",
+		Example: "  gpufaird benchmark\n  gpufaird benchmark 4f0c9a --profile standard\n  gpufaird benchmark --device GPU-5c1f0e6a-8d1f-4c2b-9c9e-0d6f3a7be8c1",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if card != "" {
+				ctx, stop := cli.Stop(cmd.Context())
+				defer stop()
+				return measureCard(ctx, p, quietProbe(), card, req.Profile)
+			}
 			c, err := client(d)
 			if err != nil {
 				return err
@@ -226,7 +233,8 @@ func benchmarkCommand(p *cli.Program, d *verbs.Daemon) *cobra.Command {
 			return failed
 		},
 	}
-	c.Flags().StringVar(&req.Profile, "profile", "quick", "quick or standard")
+	c.Flags().StringVar(&req.Profile, "profile", "quick", "quick or standard; soak for a card")
+	c.Flags().StringVar(&card, "device", "", "measure the NVIDIA card of this UUID")
 	return c
 }
 
