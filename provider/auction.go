@@ -56,7 +56,7 @@ func (c AuctionConfig) Validate() error {
 
 // Auctions that an account may call for: each keeps devices from buyers for its windows.
 const (
-	callEvery = 30 * time.Second
+	callEvery = time.Minute
 	callBurst = 5
 )
 

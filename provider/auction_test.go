@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,7 @@ import (
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/p2ptest"
 	"github.com/gpufair/gpufair/p2p/wire"
+	"github.com/gpufair/gpufair/provider/control/api"
 )
 
 // sale by auction: the rig's provider on an in-memory network, and its renter as a bidder.
@@ -196,11 +198,36 @@ func TestWonBidBecomesALease(t *testing.T) {
 		if raw, err := h.a.Sold(t.Context(), lease.ID); err != nil || string(raw) != string(sold.Lease) {
 			t.Error("another lease is stored", err)
 		}
+		h.checkShown(win)
 		if records, err := h.a.Records(t.Context(), ledger.Lane(lease.ID)); err != nil || len(records) < 2 {
 			t.Error(records, err)
 		}
 		h.end()
 	})
+}
+
+// checkShown wants the owner to see the one auction with its winning bid, and its transcript to be whole.
+func (h *hammer) checkShown(win auction.Winner) {
+	h.t.Helper()
+	list, err := h.a.Auctions(context.Background())
+	must(h.t, err)
+	if len(list) != 1 || list[0].State != api.AuctionAwarded || len(list[0].Bids) != 1 {
+		h.t.Fatal("the owner sees", list)
+	}
+	b := list[0].Bids[0]
+	if b.State != api.BidWon || b.Account != h.renter.Account().String() || b.Price != "2.4" || b.Pays != "2.4" || b.Lease != win.Lease.String() {
+		h.t.Error("the owner sees the bid", b)
+	}
+	raw, err := h.a.AuctionFile(context.Background(), list[0].ID[:8])
+	must(h.t, err)
+	transcript, err := auction.DecodeTranscript(raw)
+	must(h.t, err)
+	if r, err := auction.Verify(transcript); err != nil || r.Verdict() != auction.Kept {
+		h.t.Error(r.Verdict(), err)
+	}
+	if _, err := h.a.AuctionFile(context.Background(), "ffff00"); !errors.Is(err, ErrNotFound) {
+		h.t.Error(err)
+	}
 }
 
 // TestSellerRestartsInAuction kills the owner's process at every stage: the auction goes on from its store, and sells once.
@@ -316,13 +343,21 @@ func TestAuctionRefusals(t *testing.T) {
 		if _, err := h.floor.Follow(t.Context(), b); !reason.Is(err, reason.CreditLimit) && !reason.Is(err, reason.StrangersTotal) {
 			t.Error("a commit without credit was taken:", err)
 		}
-		must(t, h.a.Reload(h.conf))
-		for range callBurst {
-			time.Sleep(25 * time.Second)
+		conf = h.conf
+		conf.Auction.Commit = 5 * time.Second
+		must(t, h.a.Reload(conf))
+		time.Sleep(30 * time.Second)
+		busy := 0
+		for range callBurst + 3 { // each auction is over before the next call
+			time.Sleep(9 * time.Second)
 			synctest.Wait()
-			_ = call()
+			if p2p.KindOf(call()) == p2p.KindBusy {
+				busy++
+			}
 		}
-		time.Sleep(25 * time.Second)
+		if busy == 0 {
+			t.Error("an account may open auctions without end")
+		}
 		h.end()
 	})
 }

@@ -66,7 +66,7 @@ func root(p *cli.Program) *cobra.Command {
 	settings := cli.ConfigCommand(p, defaults, configHeader)
 	settings.AddCommand(reloadCommand(p, d))
 	r := p.Root(
-		runCommand(p), relayCommand(p), statusCommand(p, d), pauseCommand(p, d), resumeCommand(p, d), d.Doctor(), benchmarkCommand(p, d), offersCommand(p, d),
+		runCommand(p), relayCommand(p), statusCommand(p, d), pauseCommand(p, d), resumeCommand(p, d), d.Doctor(), benchmarkCommand(p, d), offersCommand(p, d), auctionsCommand(p, d),
 		leasesCommand(p, d), earningsCommand(p, d), d.Ledger(), d.Credit(), d.Settle(), d.Identity(), d.Invite(), d.Join(), d.Peers(), settings, probeCommand(p),
 	)
 	return r

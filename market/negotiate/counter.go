@@ -261,7 +261,7 @@ func (h *House) file(ctx context.Context, id auction.ID) (file, bool, error) {
 			f.took[c.Device] = true
 		}
 	}
-	if f.raw, err = k.transcript().Encode(); err != nil {
+	if f.raw, err = k.Transcript().Encode(); err != nil {
 		return file{}, true, err
 	}
 	h.mu.Lock()

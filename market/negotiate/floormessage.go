@@ -121,8 +121,8 @@ type KeptAuction struct {
 	Shown  []KeptShown // by leaf
 }
 
-// transcript puts the stored parts together.
-func (k KeptAuction) transcript() auction.Transcript {
+// Transcript puts the stored parts together; what is shared with k is never changed.
+func (k KeptAuction) Transcript() auction.Transcript {
 	h := k.Head
 	t := auction.Transcript{Open: h.Open, Seals: h.Seals, Awards: h.Awards, Aborts: h.Aborts, Declines: h.Declines, Delegations: h.Delegations}
 	known := map[wire.Hash]bool{}

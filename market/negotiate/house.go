@@ -164,7 +164,7 @@ func (h *House) resume(ctx context.Context, k KeptAuction) error {
 
 // stand makes the stall of a stored auction.
 func (h *House) stand(k KeptAuction) (*stall, error) {
-	m, err := ResumeAuctioneer(h.dev, k.transcript(), k.Head.times())
+	m, err := ResumeAuctioneer(h.dev, k.Transcript(), k.Head.times())
 	if err != nil {
 		return nil, err
 	}

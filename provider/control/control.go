@@ -28,6 +28,9 @@ type Agent interface {
 	Leases(ctx context.Context, all bool) ([]api.Lease, error)
 	FindLease(ctx context.Context, id string) (api.Lease, error)
 	StopLease(ctx context.Context, id string) error
+	// Auctions lists sealed auctions, and AuctionFile gives the transcript of one.
+	Auctions(ctx context.Context) ([]api.Auction, error)
+	AuctionFile(ctx context.Context, id string) ([]byte, error)
 	Pause(ctx context.Context, d time.Duration) error
 	Resume(ctx context.Context) error
 	Measure(ctx context.Context, device wire.Hash, profile benchmark.Profile, progress func(step string, done float64)) error
@@ -81,6 +84,7 @@ func Register(a huma.API, agent Agent, money Money, program Program) {
 		return s.status(ctx)
 	})
 	s.leases(a)
+	s.auctions(a)
 	s.streams(a)
 }
 
