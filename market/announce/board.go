@@ -21,6 +21,9 @@ import (
 type Config struct {
 	Network string       // name of the network; "" is [p2p.DefaultNetwork]
 	Log     *slog.Logger // nil: [slog.Default]
+	// Revoked is an error if the account of an offer's signer let that device go: the offer is not kept, and not shown. delegation is sealed,
+	// and was checked. Nil: nobody is known to be.
+	Revoked func(h identity.Header, delegation []byte) error
 }
 
 // Board is this machine among those who advertise: it fills a book from gossip, snapshots and probes, and serves what it has to
@@ -30,6 +33,7 @@ type Board struct {
 	book    *book.Book
 	network string
 	log     *slog.Logger
+	revoked func(identity.Header, []byte) error
 	clocks  clocks
 	rates   rates
 	stats   counters
@@ -63,12 +67,15 @@ func New(n p2p.Network, b *book.Book, c Config) (*Board, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	if c.Revoked == nil {
+		c.Revoked = func(identity.Header, []byte) error { return nil }
+	}
 	rates, err := newRates()
 	if err != nil {
 		return nil, err
 	}
 	return &Board{
-		net: n, book: b, network: c.Network, log: c.Log, rates: rates, joined: make(chan struct{}),
+		net: n, book: b, network: c.Network, log: c.Log, revoked: c.Revoked, rates: rates, joined: make(chan struct{}),
 		syncs: newPeerQueue(), probes: newPeerQueue(), fetches: newFetchQueue(),
 	}, nil
 }
@@ -88,7 +95,7 @@ func (b *Board) Stats() Stats {
 }
 
 const (
-	expireEvery = 10 * time.Second // the dead are hidden at once; this only frees their memory
+	expireEvery = 10 * time.Second // the dead are hidden at once, this only frees their memory; those of revoked devices are hidden by it
 	resyncEvery = 10 * time.Minute // with one peer: heals what gossip and the exchange at connecting missed
 	workers     = 4                // exchanges at once
 )
@@ -151,12 +158,23 @@ func (b *Board) tend(ctx context.Context) error {
 			return nil
 		case <-expire.C:
 			b.book.Expire(time.Now())
+			b.dropRevoked(time.Now())
 		case <-listen.C:
 			b.askSilent(known, time.Now())
 		case <-resync.C:
 			if peers := b.net.Peers(); len(peers) > 0 {
 				b.syncs.add(peers[pick(len(peers))].Peer)
 			}
+		}
+	}
+}
+
+// dropRevoked takes the offers of devices out of the book that were let go since their offers came.
+func (b *Board) dropRevoked(now time.Time) {
+	for _, s := range b.book.Signers() {
+		if err := b.revoked(s.Header, s.Delegation); err != nil {
+			b.book.Remove(s.Device, now)
+			b.log.Info("offer dropped", "device", s.Device.Short(), "err", err)
 		}
 	}
 }

@@ -26,6 +26,10 @@ func (b *Board) Probe(ctx context.Context, device identity.PeerID) (book.Entry, 
 	if !ok {
 		return book.Entry{}, reason.Errorf(reason.OfferUnknown, "no live offer of device %s", device.Short())
 	}
+	if err := b.revoked(e.Header, e.DelegationRaw); err != nil { // heard of since the offer came
+		b.book.Remove(device, time.Now())
+		return book.Entry{}, reason.Errorf(reason.OfferUnknown, "%v", err)
+	}
 	if len(e.Addrs) > 0 {
 		// An offer heard by gossip may be of a peer that we never met. Where this fails the call says so.
 		_ = b.net.Connect(ctx, p2p.PeerAddr{Peer: device, Addrs: e.Addrs})

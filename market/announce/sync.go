@@ -111,7 +111,7 @@ func (b *Board) take(it Item) bool {
 		return false
 	}
 	o, err := market.OpenSealedOffer(it.Offer, it.Delegation)
-	if err != nil || o.Device == b.net.Self() {
+	if err != nil || o.Device == b.net.Self() || b.revoked(o.Header, it.Delegation) != nil {
 		return false
 	}
 	now := time.Now()

@@ -56,6 +56,10 @@ func (b *Board) validate(_ context.Context, from identity.PeerID, data []byte) p
 		return p2p.Ignore
 	}
 	b.clocks.note(a.device, a.issued, now)
+	if m.Kind == KindOffer && b.revoked(a.offer.Header, m.Delegation) != nil {
+		b.stats.stale.Add(1)
+		return p2p.Ignore // whoever forwards it may not have heard of it
+	}
 	return b.keep(a, m, from, now)
 }
 

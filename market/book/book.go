@@ -224,6 +224,23 @@ func (b *Book) Remove(device identity.PeerID, now time.Time) {
 	}
 }
 
+// Signer is who signed a live offer, and by which delegation.
+type Signer struct {
+	identity.Header
+	Delegation []byte // sealed; shared
+}
+
+// Signers lists who signed the offers that the book holds, in no order.
+func (b *Book) Signers() []Signer {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	out := make([]Signer, len(b.ring))
+	for i, r := range b.ring {
+		out[i] = Signer{r.Header, r.DelegationRaw}
+	}
+	return out
+}
+
 // Expire drops what is dead at now and says how many that were. Searches leave the dead out anyway; this frees their memory.
 func (b *Book) Expire(now time.Time) int {
 	b.mu.Lock()

@@ -221,7 +221,9 @@ func (b *Base) openTalk(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if b.Board, err = announce.New(b.Network, offers, announce.Config{Network: b.name, Log: b.Log.With("part", "board")}); err != nil {
+	if b.Board, err = announce.New(b.Network, offers, announce.Config{
+		Network: b.name, Revoked: b.Delegations.RevokedRecord, Log: b.Log.With("part", "board"),
+	}); err != nil {
 		return err
 	}
 	if err := b.openWitness(); err != nil {
