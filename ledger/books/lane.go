@@ -59,7 +59,7 @@ func (t *Tx) OpenLane(o Opening, opening, delegation []byte) (Lane, error) {
 	if err := t.CheckCredit(o.Channel.Renter, o.Channel.Unit, o.Hold); err != nil {
 		return Lane{}, fmt.Errorf("open lane %s: %w", o.Lane.Short(), err)
 	}
-	if err := errors.Join(t.own.Set(delegationKey(rules.Proof), delegation), t.remember(head, rules.Proof)); err != nil {
+	if err := errors.Join(t.follow(d.Account, d.Chain), t.own.Set(delegationKey(rules.Proof), delegation), t.remember(head, rules.Proof)); err != nil {
 		return Lane{}, err
 	}
 	return t.openLane(role, o, v)
@@ -279,5 +279,5 @@ func (t *Tx) closeLane(id ledger.Lane, final money.Micro, ended int64) (Lane, er
 			return l, err
 		}
 	}
-	return next, errors.Join(t.saveLane(&next), t.indexDue(next), t.askAbout(next))
+	return next, errors.Join(t.saveLane(&next), t.indexEnd(next), t.askAbout(next))
 }

@@ -214,6 +214,9 @@ func TestHeirOfAStranger(t *testing.T) {
 	if _, err := rent(p.pc(granted(t, next, key, 1)), provider, 1); err != nil {
 		t.Errorf("first dealt with under its second key: %v", err)
 	}
+	if _, err := rent(p.pc(p.device(1<<60, identity.AllPowers)), provider, 2); !errors.Is(err, identity.ErrReplaced) {
+		t.Errorf("then under the first, before any other news: %v", err)
+	}
 	if !learn(provider, news(t, next)) {
 		t.Error("a partner's change was not kept")
 	}
