@@ -45,7 +45,7 @@ func someLedger(t *testing.T, seed uint64, n int) []ledger.Entry {
 	}
 	units := []money.Unit{money.Credit, "EUR", "SAT", "ABCDEFGHIJKL"}
 	account := func() ledger.Account {
-		a := ledger.Account{Kind: ledger.AccountKind(1 + r.IntN(10))}
+		a := ledger.Account{Kind: ledger.AccountKind(1 + r.IntN(int(ledger.Clearing)))}
 		if r.IntN(8) > 0 {
 			a.Peer[0] = byte(r.IntN(5))
 		}
@@ -58,7 +58,7 @@ func someLedger(t *testing.T, seed uint64, n int) []ledger.Entry {
 	var out []ledger.Entry
 	for i := range n {
 		e := ledger.Entry{
-			ID: wire.Sum("test", []byte{byte(i), byte(i >> 8), byte(seed)}), Kind: ledger.EntryKind(1 + r.IntN(8)),
+			ID: wire.Sum("test", []byte{byte(i), byte(i >> 8), byte(seed)}), Kind: ledger.EntryKind(1 + r.IntN(int(ledger.KindNetting))),
 			Time: 1795000000000 + r.Int64N(1e10), Note: text(),
 		}
 		if r.IntN(10) == 0 {

@@ -9,9 +9,12 @@ import (
 	"time"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/cmd/internal/terms"
+	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/backup"
 	"github.com/gpufair/gpufair/ledger/books"
 	ledgerlocal "github.com/gpufair/gpufair/ledger/local"
+	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/ledger/settle"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
@@ -43,15 +46,34 @@ const maxKeep = 3660
 
 // openRecovery makes the conversation by which a restored ledger gets back what it lost.
 func (b *Base) openRecovery() (err error) {
-	protocol := p2p.ProtocolID(b.name, work.ProtoRecover)
+	protocol, first := p2p.ProtocolVersion(b.name, work.ProtoRecover, 2), p2p.ProtocolID(b.name, work.ProtoRecover)
 	b.recovery, err = settle.NewRecovery(settle.RecoveryConfig{
-		Network: b.Network, Protocol: protocol, Books: b.Books, Peer: b.lastDevice, Log: b.Log.With("part", "recovery"),
+		Network: b.Network, Protocol: protocol, First: first, Books: b.Books, Peer: b.lastDevice, Log: b.Log.With("part", "recovery"),
+		Records: b.given, Terms: terms.Read,
 	})
 	if err != nil {
 		return err
 	}
 	b.Network.Handle(protocol, settle.RecoverLimits(), b.recovery.Handler())
+	b.Network.Handle(first, settle.RecoverLimits(), b.recovery.FirstHandler())
 	return nil
+}
+
+// given are the records of a lane that go back to a side that lost it.
+func (b *Base) given(ctx context.Context, lane ledger.Lane) ([]proof.Attachment, error) {
+	all, err := b.recordsOf(ctx, lane)
+	return terms.Given(all), err
+}
+
+// recordsOf are the agent's records of a lane; of a lease of which it knows nothing any more, those that came back with the ledger.
+func (b *Base) recordsOf(ctx context.Context, lane ledger.Lane) (all []proof.Attachment, err error) {
+	if b.records != nil {
+		if all, err = b.records(ctx, lane); err != nil || len(all) > 0 {
+			return all, err
+		}
+	}
+	err = b.Books.View(ctx, func(r *books.Reader) (err error) { all, err = r.KeptRecords(lane); return err })
+	return all, err
 }
 
 // lastDevice finds where an account was dealt with last: by the agent's records, or by the ledger's own where those know nothing.

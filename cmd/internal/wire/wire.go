@@ -78,6 +78,7 @@ type Base struct {
 	witness  *settle.Witness
 	recovery *settle.Recovery
 	peerOf   func(ctx context.Context, account identity.AccountID) (identity.PeerID, error) // the agent's; set before Run
+	records  func(ctx context.Context, lane ledger.Lane) ([]proof.Attachment, error)        // the agent's, or nil; set before Run
 	db       *badger.DB
 	name     string      // of the network
 	netting  atomic.Bool // the owner takes part
@@ -274,10 +275,10 @@ func (b *Base) Register(a Agent) { b.Operations(b.Server.API(), a) }
 
 // Operations is [Base.Register] on any API, so that its description can be printed without a daemon: a zero Base will do for that.
 func (b *Base) Operations(to huma.API, a Agent) {
-	b.peerOf = a.PeerOf
+	b.peerOf, b.records = a.PeerOf, a.Records
 	serve.Meet(to, meeting{b, a.Checks})
 	ledgerlocal.Register(to, ledgerlocal.Desk{
-		Books: b.Books, Settle: b.Settle, Claims: b.Claims, Billing: b.Billing, DisputeDays: b.Ledger.DisputeDays, Net: b.Net, Recovery: b.recovery, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: a.Records, Evidence: interval, Origin: a.Origin,
+		Books: b.Books, Settle: b.Settle, Claims: b.Claims, Billing: b.Billing, DisputeDays: b.Ledger.DisputeDays, Net: b.Net, Recovery: b.recovery, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: b.recordsOf, Evidence: interval, Origin: a.Origin,
 	})
 }
 
