@@ -81,6 +81,47 @@ func (t *Tx) indexDue(l Lane) error {
 	return t.setDue(role, l.Channel.Unit, peer)
 }
 
+// indexEnd is indexDue for a lane that has ended just now. All that was unpaid before stays unpaid, since payments settle the oldest lanes
+// first, so an account that owes for thousands of lanes need not look at each again.
+func (t *Tx) indexEnd(l Lane) error {
+	role, err := t.role(l.Channel)
+	if err != nil {
+		return err
+	}
+	peer := l.Channel.Peer(t.b.self)
+	a, err := t.Account(role, l.Channel.Unit, peer)
+	if err != nil {
+		return err
+	}
+	newest, err := t.isNewest(role, peer, l)
+	if err != nil {
+		return err
+	}
+	if a.DueAt == 0 || a.BadDebt != 0 || !newest || l.Owed() == 0 {
+		return t.indexDue(l)
+	}
+	if err := t.own.Set(dueKey(role, peer, l), nil); err != nil || l.Due() >= a.DueAt {
+		return err
+	}
+	a.DueAt = l.Due()
+	return save(t.own, accountKey(role, l.Channel.Unit, peer), a)
+}
+
+// isNewest reports whether a lane ended after all others of its account; not so if the clock was stepped back.
+func (r *Reader) isNewest(role ledger.Role, peer identity.AccountID, l Lane) (bool, error) {
+	prefix := duePrefix(role, l.Channel.Unit, peer)
+	for p, err := range r.own.Iterate(prefix, nil) {
+		if err == nil && len(p.Key) < len(prefix)+8 {
+			err = fmt.Errorf("ended lane %q: %w", p.Key, ErrCorrupt)
+		}
+		if err != nil {
+			return false, err
+		}
+		return binary.BigEndian.Uint64(p.Key[len(prefix):]) > ^uint64(l.Ended), nil
+	}
+	return true, nil
+}
+
 // setDue sets the account's due time. It belongs after every change of what is owed but by a running lane.
 func (t *Tx) setDue(role ledger.Role, u money.Unit, peer identity.AccountID) error {
 	if err := t.takeBack(role, u, peer); err != nil {

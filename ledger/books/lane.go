@@ -279,5 +279,5 @@ func (t *Tx) closeLane(id ledger.Lane, final money.Micro, ended int64) (Lane, er
 			return l, err
 		}
 	}
-	return next, errors.Join(t.saveLane(&next), t.indexDue(next), t.askAbout(next))
+	return next, errors.Join(t.saveLane(&next), t.indexEnd(next), t.askAbout(next))
 }
