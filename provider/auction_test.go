@@ -195,6 +195,16 @@ func TestWonBidBecomesALease(t *testing.T) {
 		if got, _ := k.rentFor(3_600_000); got != 2_400_000 {
 			t.Errorf("an hour costs %v", got)
 		}
+		must(t, k.do(t.Context(), func() error {
+			full, err := k.metered()
+			k.rec.Discount = 1000
+			less, again := k.metered()
+			k.rec.Discount = 0
+			if full-less != 1000 {
+				t.Errorf("%v less a discount of 0.001 is %v", full, less)
+			}
+			return errors.Join(err, again)
+		}))
 		if raw, err := h.a.Sold(t.Context(), lease.ID); err != nil || string(raw) != string(sold.Lease) {
 			t.Error("another lease is stored", err)
 		}
