@@ -10,6 +10,7 @@ import (
 // that either said to be durable is lost, nothing is charged twice, and when they meet again both have the same to the micro-unit.
 func TestSoakKills(t *testing.T) {
 	n, r, done := suite(t, 20, 1000)
+	n = max(n, 1)
 	dir := t.TempDir()
 	p, to := newPair(t, dir, dir), newPromised()
 	socket := filepath.Join(dir, "s")

@@ -28,12 +28,13 @@ func TestMain(m *testing.M) {
 }
 
 // suite says how to run a soak test again, and gives its size and its chance. With done it says what was counted, as one line of figures.
-// Without -soak a test does its thing once, so that it cannot rot.
+// Without -soak n is 0, and a suite is done at once: it is for `make soak-short`. Only that of kills does its thing once in a few seconds, so that
+// the processes that all suites start cannot rot.
 func suite(t *testing.T, short, long int) (n int, r *rand.Rand, done func(format string, args ...any)) {
 	t.Helper()
 	switch *form {
 	case "":
-		n = 1
+		n = 0
 	case "short":
 		n = short
 	case "long":
