@@ -152,6 +152,8 @@ func (t Terms) Validate() error {
 		return invalid(what, "sandbox %q, want runc or gvisor", clip(t.Sandbox))
 	case t.Egress != "none" && t.Egress != "internet":
 		return invalid(what, "egress %q, want none or internet", clip(t.Egress))
+	case (t.Egress == "internet") != (t.EgressRate != 0) || (t.EgressRate != 0) != (t.EgressCap != 0):
+		return invalid(what, "egress %s at %d bytes a second, %d of a lease: want both with internet, and neither without", t.Egress, t.EgressRate, t.EgressCap)
 	case max(t.InPerGiB, t.OutPerGiB, t.StorePerGiB) > MaxRate:
 		return invalid(what, "a price over %v", MaxRate)
 	case t.Notice > MaxNotice:

@@ -96,9 +96,11 @@ type Terms struct {
 	Reclaim     uint32     `cbor:"8,keyasint"`           // seconds of rent credited at a reclaim
 	Settlement  []string   `cbor:"9,keyasint"`           // methods, such as "manual"
 	DueDays     uint32     `cbor:"10,keyasint"`
-	Use         wire.Hash  `cbor:"11,keyasint"` // of the owner's use terms
-	OS          string     `cbor:"12,keyasint"` // of the job: "linux"
-	Arch        string     `cbor:"13,keyasint"` // "amd64" or "arm64"
+	Use         wire.Hash  `cbor:"11,keyasint"`           // of the owner's use terms
+	OS          string     `cbor:"12,keyasint"`           // of the job: "linux"
+	Arch        string     `cbor:"13,keyasint"`           // "amd64" or "arm64"
+	EgressRate  uint64     `cbor:"14,keyasint,omitempty"` // bytes a second each way; 0 without egress
+	EgressCap   uint64     `cbor:"15,keyasint,omitempty"` // bytes of a lease, both ways together; 0 without egress
 }
 
 // Credit is the three limits of spec/ledger.md, in micro-units of the offer's unit.

@@ -54,6 +54,7 @@ type Deps struct {
 	Delegations *delegation.Directory
 	Runtime     Runtime
 	Jobnet      Network
+	Resolv      string // path of the resolv.conf for jobs with egress
 	Mounts      Mounts
 	Devices     Devices
 	Inbox       string // folder of its own for what renters push, until it is unpacked
@@ -78,6 +79,7 @@ type Agent struct {
 	inbox       string
 	inboxBytes  int64
 	initPath    string
+	resolv      string
 	epoch       time.Time // zero of the meters' clock
 	log         *slog.Logger
 	capacity    *capacity.Table
@@ -147,7 +149,7 @@ func New(ctx context.Context, d Deps, c Config) (*Agent, error) {
 func newAgent(d Deps, c Config) *Agent {
 	return &Agent{
 		dev: d.Device, net: d.Network, books: d.Books, board: d.Board, delegations: d.Delegations, runtime: d.Runtime, network: d.Jobnet,
-		mounts: d.Mounts, devices: d.Devices, inbox: d.Inbox, inboxBytes: d.InboxBytes, initPath: d.Init, log: d.Log, epoch: time.Now(),
+		mounts: d.Mounts, devices: d.Devices, inbox: d.Inbox, inboxBytes: d.InboxBytes, initPath: d.Init, resolv: d.Resolv, log: d.Log, epoch: time.Now(),
 		conf: c, wanted: map[market.LeaseID]string{}, failed: map[wire.Hash]time.Time{}, relist: make(chan struct{}, 1), keepers: map[market.LeaseID]*keeper{}, passports: map[wire.Hash]benchmark.Passport{},
 		rawPass: map[wire.Hash][]byte{}, measuring: map[wire.Hash]string{}, news: make(chan struct{}),
 	}

@@ -3,6 +3,7 @@ package provider
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
@@ -31,6 +32,7 @@ type Config struct {
 	DueDays  uint32
 	Methods  []string     // how the owner may be paid
 	UseTerms string       // what renters must agree to; its hash is in the offer
+	Egress   Egress       // what the network of jobs reaches; zero: nothing
 	Credit   CreditConfig // zero fields: the defaults of spec/ledger.md
 	LogBytes int64        // of one job's output that is kept; the oldest is dropped beyond
 	// Unanswered is how many leases of one account may go unacknowledged in ten minutes; 0: DefaultUnanswered.
@@ -45,6 +47,34 @@ type CreditConfig struct {
 	StrangersTotal *money.Micro
 	KnownPercent   *uint32
 	KnownCap       *money.Micro
+}
+
+// Egress is what an owner lets jobs have of the internet, TCP, UDP and names; what lies in the owner's own networks is never reached
+// (provider/reach).
+type Egress struct {
+	Rate uint64   // bytes a second each way, of one lease; 0: no egress
+	Cap  uint64   // bytes of one lease, both ways together
+	Deny []string // networks ("203.0.113.0/24") that are denied besides
+}
+
+// kind is the egress as offers have it.
+func (e Egress) kind() string {
+	if e.Rate == 0 {
+		return EgressNone
+	}
+	return EgressInternet
+}
+
+func (e Egress) validate() error {
+	if (e.Rate == 0) != (e.Cap == 0) {
+		return fmt.Errorf("%w: egress at %d bytes a second and %d of a lease: want both, or neither for no egress", ErrConfig, e.Rate, e.Cap)
+	}
+	for _, d := range e.Deny {
+		if _, err := netip.ParsePrefix(d); err != nil {
+			return fmt.Errorf("%w: egress: deny %q: want a network such as 203.0.113.0/24", ErrConfig, d)
+		}
+	}
+	return nil
 }
 
 // Lot is one device on offer with its price.
@@ -83,6 +113,9 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%w: settlement: name at least one method, such as manual", ErrConfig)
 	case c.Notice < 0 || c.Notice > time.Hour || c.Reclaim < 0 || c.Reclaim > time.Hour:
 		return fmt.Errorf("%w: notice %v and reclaim credit %v: want 0 to 1 h", ErrConfig, c.Notice, c.Reclaim)
+	}
+	if err := c.Egress.validate(); err != nil {
+		return err
 	}
 	seen, devices := map[int]bool{}, map[wire.Hash]bool{}
 	for i, l := range c.Lots {
@@ -170,7 +203,7 @@ func (c Config) lot(device wire.Hash) (Lot, bool) {
 // terms are the offer's terms.
 func (c Config) terms(sandbox string) market.Terms {
 	return market.Terms{
-		Sandbox: sandbox, Egress: "none", Notice: uint32(c.Notice / time.Second), Reclaim: uint32(c.Reclaim / time.Second),
-		Settlement: c.Methods, DueDays: c.DueDays, Use: c.Use(), OS: "linux", Arch: runtime.GOARCH,
+		Sandbox: sandbox, Egress: c.Egress.kind(), Notice: uint32(c.Notice / time.Second), Reclaim: uint32(c.Reclaim / time.Second),
+		Settlement: c.Methods, DueDays: c.DueDays, Use: c.Use(), OS: "linux", Arch: runtime.GOARCH, EgressRate: c.Egress.Rate, EgressCap: c.Egress.Cap,
 	}
 }

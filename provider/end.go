@@ -220,23 +220,34 @@ func (k *keeper) cleanUp(ctx context.Context) {
 	}
 	k.busy, k.progress = "ending", "ending"
 	k.beside(func() {
-		err := k.a.clear(ctx, k.id)
-		k.post(func() { k.cleared(ctx, err) })
+		traffic, err := k.a.clear(ctx, k.id)
+		k.post(func() { k.cleared(ctx, traffic, err) })
 	})
 }
 
 // clearIn bounds one attempt: killing a stubborn process takes the runtime up to half of it.
 const clearIn = time.Minute
 
-// clear removes a lease's container and network.
-func (a *Agent) clear(ctx context.Context, lease market.LeaseID) error {
+// clear removes a lease's container, and with it all that its network could do, and gives what its egress came to; nil without egress.
+func (a *Agent) clear(ctx context.Context, lease market.LeaseID) (*Traffic, error) {
 	ctx, cancel := context.WithTimeout(ctx, clearIn)
 	defer cancel()
 	id := lease.String()
 	if err := a.runtime.Delete(ctx, id); err != nil && !errors.Is(err, ErrNotFound) {
-		return err
+		return nil, err
 	}
-	return a.network.Unwire(ctx, id)
+	t, err := a.network.Traffic(ctx, id)
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	return &t, err
+}
+
+// unwire removes what is left of a lease's network, once its traffic is stored. What fails is the sweeper's.
+func (k *keeper) unwire(ctx context.Context) {
+	if err := k.a.network.Unwire(ctx, k.id.String()); err != nil {
+		k.log.Warn("network not removed", "err", err)
+	}
 }
 
 // again ends a clean up that failed; a later beat begins anew.
@@ -247,7 +258,10 @@ func (k *keeper) again(what string, err error) {
 }
 
 // cleared is the keeper's turn when nothing of the job runs any more: the devices are free, then the results are packed.
-func (k *keeper) cleared(ctx context.Context, err error) {
+func (k *keeper) cleared(ctx context.Context, traffic *Traffic, err error) {
+	if err == nil && traffic != nil {
+		err = k.update(ctx, func(r *record) { r.Traffic = traffic }, nil)
+	}
 	if err != nil {
 		k.again("remove container", err)
 		return
@@ -265,6 +279,7 @@ func (k *keeper) cleared(ctx context.Context, err error) {
 	k.progress = "packing results"
 	out := k.rec.Folders.Out
 	k.beside(func() {
+		k.unwire(ctx)
 		outputs, err := k.lastPack(ctx, out)
 		if derr := k.stage.drop(); derr != nil {
 			k.log.Warn("pushed blobs not dropped", "err", derr)

@@ -107,7 +107,7 @@ func (a *Agent) launch(ctx context.Context, k *keeper, rec record) (Folders, err
 	oci, err := sandbox.Spec(sandbox.Job{
 		Lease: id, Work: spec, Policy: policy(rec),
 		Image:   sandbox.Image{Args: image.Args, Env: image.Env, Dir: image.Dir, User: image.User},
-		Folders: sandbox.Folders{In: folders.In, Out: folders.Out, Scratch: folders.Scratch, Record: folders.Record, Init: a.initPath},
+		Folders: sandbox.Folders{In: folders.In, Out: folders.Out, Scratch: folders.Scratch, Record: folders.Record, Init: a.initPath, Resolv: a.resolvOf(rec)},
 	})
 	if err != nil {
 		return folders, reason.Errorf(reason.StartFailed, "%v", err)
@@ -124,10 +124,26 @@ func (a *Agent) launch(ctx context.Context, k *keeper, rec record) (Folders, err
 	if err != nil {
 		return folders, err
 	}
-	if err := a.network.Wire(ctx, WireRequest{ID: id, PID: created.PID, Egress: "none"}); err != nil {
+	if err := a.network.Wire(ctx, a.wireRequest(id, created.PID, rec)); err != nil {
 		return folders, fmt.Errorf("network of lease %s: %w", k.id.Short(), err)
 	}
 	return folders, a.runtime.Start(ctx, id)
+}
+
+// wireRequest is the network that the lease was sold with; what the owner denies is that of now.
+func (a *Agent) wireRequest(id string, pid int, rec record) WireRequest {
+	if rec.EgressRate == 0 {
+		return WireRequest{ID: id, PID: pid, Egress: EgressNone}
+	}
+	return WireRequest{ID: id, PID: pid, Egress: EgressInternet, Rate: rec.EgressRate, Cap: rec.EgressCap, Deny: a.config().Egress.Deny}
+}
+
+// resolvOf is the resolv.conf of a job that can look names up.
+func (a *Agent) resolvOf(rec record) string {
+	if rec.EgressRate == 0 {
+		return ""
+	}
+	return a.resolv
 }
 
 // Labels of every container that an agent makes, for its sweeper and for people.

@@ -155,7 +155,22 @@ func (a *Agent) sweep(ctx context.Context) error {
 			a.log.Warn("removed a container that no lease owns", "container", c.ID, "err", err)
 		}
 	}
-	return a.sweepImages(within, time.Now())
+	return errors.Join(a.sweepNetworks(within), a.sweepImages(within, time.Now()))
+}
+
+// sweepNetworks removes networks that no live lease owns.
+func (a *Agent) sweepNetworks(ctx context.Context) error {
+	ids, err := a.network.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !a.live(id) {
+			err := a.network.Unwire(ctx, id)
+			a.log.Warn("removed a network that no lease owns", "lease", id, "err", err)
+		}
+	}
+	return nil
 }
 
 // live reports whether a lease of that id has a keeper.
@@ -204,7 +219,10 @@ func (k *keeper) adopt(ctx context.Context) {
 func (k *keeper) clearStart(ctx context.Context) {
 	k.busy = "adopting"
 	k.beside(func() {
-		err := persist(ctx, func(ctx context.Context) error { return k.a.clear(ctx, k.id) })
+		err := persist(ctx, func(ctx context.Context) error {
+			_, err := k.a.clear(ctx, k.id) // the next start counts on
+			return err
+		})
 		k.post(func() {
 			k.busy = ""
 			if err != nil {

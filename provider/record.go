@@ -53,11 +53,14 @@ type record struct {
 	Tidy      bool               `cbor:"36,keyasint"`           // the container is gone, the devices are given back, the results packed
 	Wait      uint32             `cbor:"37,keyasint"`           // milliseconds that a stopping job may take
 	// What the lease comes with, as it was sold: a reload changes nothing of it.
-	Cores     []int  `cbor:"38,keyasint"`
-	MemoryMiB uint64 `cbor:"39,keyasint"`
-	DiskMiB   uint64 `cbor:"40,keyasint"`
-	Pids      int64  `cbor:"41,keyasint"`
-	Lost      string `cbor:"42,keyasint,omitempty"` // why there are no results, for the renter
+	Cores      []int    `cbor:"38,keyasint"`
+	MemoryMiB  uint64   `cbor:"39,keyasint"`
+	DiskMiB    uint64   `cbor:"40,keyasint"`
+	Pids       int64    `cbor:"41,keyasint"`
+	EgressRate uint64   `cbor:"47,keyasint,omitempty"` // bytes a second; 0: no egress
+	EgressCap  uint64   `cbor:"48,keyasint,omitempty"`
+	Traffic    *Traffic `cbor:"49,keyasint,omitempty"` // of the job's egress, once it has ended
+	Lost       string   `cbor:"42,keyasint,omitempty"` // why there are no results, for the renter
 	// Signed records that only proofs need.
 	Offer       []byte `cbor:"43,keyasint,omitempty"`
 	ReadySigned []byte `cbor:"44,keyasint,omitempty"`

@@ -164,6 +164,7 @@ func (a *Agent) newRecord(s negotiate.Sale, slots []capacity.Slot) (record, []ma
 	rec := record{
 		Version: recordVersion, Offer: s.Offer.Raw, Accept: s.AcceptRaw, Peer: s.Peer, Renter: s.Accept.Account, State: work.Agreed, Needs: s.Needs,
 		Agreed: now, Model: s.Lot.Model, Rate: s.Accept.Rate, Unit: s.Accept.Unit, Term: s.Accept.Term, LotID: s.Lot.ID,
+		EgressRate: s.Offer.Terms.EgressRate, EgressCap: s.Offer.Terms.EgressCap,
 	}
 	var generations []market.SlotGeneration
 	for _, slot := range slots {

@@ -274,6 +274,9 @@ func viewOf(id market.LeaseID, s snapshot) api.Lease {
 	if rec.Exit != nil {
 		v.Exit = &api.Exit{Code: int(rec.Exit.Code), Signal: rec.Exit.Signal, OOM: rec.Exit.OOM}
 	}
+	if t := rec.Traffic; t != nil {
+		v.Egress = (*api.Egress)(t)
+	}
 	if ms := billable; ms > 0 && rec.State == work.Running {
 		v.CPU = usage.CPU.Seconds() / (float64(ms) / 1000)
 	}

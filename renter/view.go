@@ -110,8 +110,17 @@ func termsOf(f book.Found) []string {
 		fmt.Sprintf("a lease is for %d s to %d s: the rent of the least is held on credit, not charged", f.Lot.MinTerm, f.Lot.MaxTerm),
 		fmt.Sprintf("the owner may take the device back with %d s of notice; %d s of rent come off then", t.Notice, t.Reclaim),
 		fmt.Sprintf("credit for a stranger: %s %s; due in %s; paid by %s", f.Entry.Credit.Stranger, f.Entry.Unit, count(int(t.DueDays), "day"), strings.Join(t.Settlement, ", ")),
-		fmt.Sprintf("sandbox %s, network: %s", t.Sandbox, t.Egress),
+		fmt.Sprintf("sandbox %s, network: %s", t.Sandbox, egressOf(t)),
 	}
+}
+
+// egressOf is what a job reaches, in words.
+func egressOf(t market.Terms) string {
+	if t.Egress == "none" {
+		return "none: a job reaches nothing but itself"
+	}
+	return fmt.Sprintf("the internet (TCP, UDP, names; no mail, none of the owner's own networks), %.1f MiB/s each way and %.1f GiB of a lease at most; the owner logs connections for 30 days",
+		float64(t.EgressRate)/(1<<20), float64(t.EgressCap)/(1<<30))
 }
 
 // passport fetches and checks a lot's benchmark passport.

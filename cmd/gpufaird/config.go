@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -32,6 +33,7 @@ type config struct {
 	Serve      serveConfig       `toml:"serve" comment:"Whom to serve. Until the sandbox is hard enough for strangers, only accounts that stand here get anything"`
 	Auction    auctionConfig     `toml:"auction" comment:"How devices that have a reserve are sold by sealed bids: docs/auctions.md"`
 	Terms      termsConfig       `toml:"terms" comment:"What renters agree to"`
+	Egress     egressConfig      `toml:"egress" comment:"What the network of jobs reaches. Never, whatever stands here: this machine, its networks and neighbours, private and link-local addresses, metadata, mail (port 25)"`
 	Credit     creditConfig      `toml:"credit" comment:"How much renters may come to owe before they settle; empty: a default that follows from the prices"`
 	Settlement settlementConfig  `toml:"settlement" comment:"How renters pay"`
 	Ledger     wire.LedgerConfig `toml:"ledger" comment:"What you owe and are owed"`
@@ -70,6 +72,21 @@ type termsConfig struct {
 	Notice  cli.Duration `toml:"notice" comment:"that a job gets before \"leases stop\" ends it"`
 	Reclaim cli.Duration `toml:"reclaim" comment:"of rent that comes off the charge when you take a device back"`
 	LogSize cli.Size     `toml:"log_size" comment:"of one job's output that is kept; the oldest is dropped beyond"`
+}
+
+type egressConfig struct {
+	Internet bool     `toml:"internet" comment:"let jobs reach the internet: TCP, UDP and names. What they do there looks like your doing; connections are logged for 30 days"`
+	Rate     cli.Size `toml:"rate" comment:"bytes a second, each way, of one lease: \"12MiB\" is some 100 Mbit/s"`
+	Cap      cli.Size `toml:"cap" comment:"bytes of one lease, both ways together"`
+	Deny     []string `toml:"deny" comment:"networks that jobs may not reach besides, such as your router's address as the internet sees it: \"203.0.113.7/32\""`
+}
+
+// provider is the same as the agent wants it.
+func (e egressConfig) provider() provider.Egress {
+	if !e.Internet {
+		return provider.Egress{}
+	}
+	return provider.Egress{Rate: uint64(e.Rate), Cap: uint64(e.Cap), Deny: e.Deny}
 }
 
 type creditConfig struct {
@@ -130,6 +147,7 @@ func defaults() config {
 			Mode: auction.First, Bond: 100, Commit: cli.Duration(auction.DefaultCommit * time.Second), Reveal: cli.Duration(auction.DefaultReveal * time.Second),
 		},
 		Terms:      termsConfig{Notice: 0, Reclaim: cli.Duration(time.Minute), LogSize: 64 << 20},
+		Egress:     egressConfig{Rate: 12 << 20, Cap: 100 << 30, Deny: []string{}},
 		Credit:     creditConfig{KnownPercent: &known},
 		Settlement: settlementConfig{Methods: []string{"manual"}, DueDays: 30, RailConfig: wire.DefaultRail(), InvoiceAfter: cli.Duration(24 * time.Hour)},
 		Runtime:    runtimeConfig{Address: "/run/containerd/containerd.sock", Namespace: "gpufair", Inbox: 32 << 30},
@@ -171,6 +189,17 @@ func (c *config) Validate() error {
 	}
 	if err := c.auction().Validate(); err != nil {
 		bad("auction", "%w", err)
+	}
+	if c.Egress.Rate < 64<<10 {
+		bad("egress.rate", "%v: want 64KiB or more", c.Egress.Rate)
+	}
+	if c.Egress.Cap < 1<<20 {
+		bad("egress.cap", "%v: want 1MiB or more", c.Egress.Cap)
+	}
+	for i, d := range c.Egress.Deny {
+		if _, err := netip.ParsePrefix(d); err != nil {
+			bad(fmt.Sprintf("egress.deny[%d]", i), "%q: want a network such as \"203.0.113.0/24\"", cli.Clean(d))
+		}
 	}
 	if len(c.CPU) > market.MaxLots {
 		bad("cpu", "%d devices: at most %d fit an offer", len(c.CPU), market.MaxLots)
@@ -291,7 +320,7 @@ func (c *config) provider(machine benchmark.MachineID) (provider.Config, error) 
 	out := provider.Config{
 		Network: c.Network, Unit: c.Unit, Region: c.Region, Accounts: c.Serve.Accounts, Unanswered: c.Serve.Unanswered, Notice: c.Terms.Notice.Std(),
 		Reclaim: c.Terms.Reclaim.Std(), DueDays: c.Settlement.DueDays, Methods: c.Settlement.Methods, UseTerms: c.Terms.Use, Credit: credit,
-		LogBytes: int64(c.Terms.LogSize), Addrs: c.Announce, Auction: c.auction(),
+		LogBytes: int64(c.Terms.LogSize), Egress: c.Egress.provider(), Addrs: c.Announce, Auction: c.auction(),
 	}
 	for _, d := range c.CPU {
 		lot := provider.Lot{

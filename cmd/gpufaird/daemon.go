@@ -152,7 +152,7 @@ func (d *daemon) openAgent(ctx context.Context, c config, initPath, self string)
 	}
 	d.agent, err = provider.New(ctx, provider.Deps{
 		Device: d.Device, Network: d.Network, Books: d.Books, Board: d.Board, Delegations: d.Delegations, Runtime: d.runtime,
-		Jobnet: network, Mounts: folders, Devices: d.devices, Inbox: filepath.Join(d.State, "inbox"), InboxBytes: int64(c.Runtime.Inbox),
+		Jobnet: network, Resolv: network.Resolv(), Mounts: folders, Devices: d.devices, Inbox: filepath.Join(d.State, "inbox"), InboxBytes: int64(c.Runtime.Inbox),
 		Init: initPath, Log: d.Log.With("part", "provider"),
 	}, conf)
 	if err != nil {

@@ -429,6 +429,13 @@ func printLease(p *cli.Program, l api.Lease) error {
 	if l.EndedAt != nil {
 		pairs = append(pairs, [2]string{"ended", p.Time(*l.EndedAt, now)}, [2]string{"wiped", fmt.Sprint(l.Wiped)})
 	}
+	if t := l.Egress; t != nil {
+		text := fmt.Sprintf("%v in, %v out, %s, %d refused", cli.Size(t.In), cli.Size(t.Out), cli.Count(int(t.Flows), "connection"), t.Refused)
+		if t.Capped {
+			text += ", the byte cap was reached"
+		}
+		pairs = append(pairs, [2]string{"internet", text})
+	}
 	if l.Exit != nil {
 		pairs = append(pairs, [2]string{"exit", fmt.Sprintf("code %d %s", l.Exit.Code, l.Exit.Signal)})
 	}

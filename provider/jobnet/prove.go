@@ -27,8 +27,8 @@ func forbidden(host []netip.Prefix) []netip.AddrPort {
 	} {
 		add(netip.MustParseAddr(a), 80)
 	}
-	add(gateway4, 22)                         // the host's alias, if there were one
-	add(netip.MustParseAddr("1.1.1.1"), 25)   // mail: an address that nothing else denies
+	add(gateway4, 22)                       // the host's alias, if there were one
+	add(netip.MustParseAddr("1.1.1.1"), 25) // mail: an address that nothing else denies
 	for _, p := range host {
 		if a := p.Addr(); !a.IsLoopback() && !a.IsLinkLocalUnicast() { // those are the job's own in its namespace
 			add(a, 22)

@@ -30,6 +30,7 @@ type Rig struct {
 	Archive []byte // OCI archive of an image whose /bin/job is containerdtest's
 	Digest  string // of its manifest
 	Init    string // path of gpufair-init
+	Resolv  string // resolv.conf of jobs; empty: none
 }
 
 // Job is a container of a test.
@@ -85,7 +86,7 @@ func (r Rig) Create(t testing.TB, id string, p sandbox.Policy, w work.Spec) Job 
 	t.Cleanup(func() { r.Remove(t, id) })
 	spec, err := sandbox.Spec(sandbox.Job{
 		Lease: id, Image: sandbox.Image{Args: img.Args, Env: img.Env, Dir: img.Dir, User: img.User}, Work: w, Policy: p,
-		Folders: sandbox.Folders{In: folders.In, Out: folders.Out, Scratch: folders.Scratch, Record: folders.Record, Init: r.Init},
+		Folders: sandbox.Folders{In: folders.In, Out: folders.Out, Scratch: folders.Scratch, Record: folders.Record, Init: r.Init, Resolv: r.Resolv},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -136,7 +136,7 @@ func mounts(f Folders, p Policy) []specs.Mount {
 	if shm == 0 {
 		shm = p.MemoryBytes / 2
 	}
-	return []specs.Mount{
+	list := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		tmpfs("/dev", 64<<10, "nosuid", "strictatime", "mode=755"),
 		{
@@ -155,6 +155,10 @@ func mounts(f Folders, p Policy) []specs.Mount {
 		bind(OutDir, f.Out, "rw", "nosuid", "nodev"),
 		bind(ScratchDir, f.Scratch, "rw", "nosuid", "nodev"),
 	}
+	if f.Resolv != "" {
+		list = append(list, bind(ResolvPath, f.Resolv, "ro", "nosuid", "nodev", "noexec"))
+	}
+	return list
 }
 
 func bind(dst, src string, options ...string) specs.Mount {

@@ -23,6 +23,7 @@ const (
 	InDir      = "/in"
 	OutDir     = "/out"
 	ScratchDir = "/scratch"
+	ResolvPath = "/etc/resolv.conf"
 )
 
 // Environment that every job gets.
@@ -50,6 +51,7 @@ type Folders struct {
 	Out     string // bound at [OutDir]
 	Scratch string // bound at [ScratchDir]
 	Record  string // bound at [RecordDir]
+	Resolv  string // a resolv.conf, bound read-only at [ResolvPath]; empty: none, since there is no network to ask
 	Init    string // the static gpufair-init, bound read-only at [InitPath]
 }
 
@@ -95,7 +97,10 @@ func Spec(j Job) (*specs.Spec, error) {
 func hostname(lease string) string { return "job-" + lease[:min(len(lease), 12)] }
 
 func (f Folders) validate() error {
-	for name, p := range map[string]string{"in": f.In, "out": f.Out, "scratch": f.Scratch, "record": f.Record, "init": f.Init} {
+	if f.Resolv == "" {
+		f.Resolv = f.Init // nothing to judge
+	}
+	for name, p := range map[string]string{"resolv": f.Resolv, "in": f.In, "out": f.Out, "scratch": f.Scratch, "record": f.Record, "init": f.Init} {
 		if !path.IsAbs(p) || path.Clean(p) != p || p == "/" {
 			return fmt.Errorf("%s: %q is not a clean absolute path", name, p)
 		}

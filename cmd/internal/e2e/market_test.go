@@ -275,7 +275,7 @@ func (o *owner) start() {
 	}
 	b := o.base
 	o.agent, err = provider.New(context.Background(), provider.Deps{
-		Device: b.Device, Network: b.Network, Books: b.Books, Board: b.Board, Delegations: b.Delegations, Runtime: rt, Jobnet: network,
+		Device: b.Device, Network: b.Network, Books: b.Books, Board: b.Board, Delegations: b.Delegations, Runtime: rt, Jobnet: network, Resolv: network.Resolv(),
 		Mounts: mnt, Devices: devices{r.Device}, Inbox: filepath.Join(o.dir, "inbox"), InboxBytes: 1 << 30, Init: o.m.init, Log: b.Log,
 	}, o.conf)
 	if err != nil {

@@ -110,7 +110,18 @@ type Lease struct {
 	MemoryMiB uint64     `json:"memory_mib" doc:"in use"`
 	Exit      *Exit      `json:"exit,omitempty"`
 	Wiped     bool       `json:"wiped"`
+	Egress    *Egress    `json:"egress,omitempty" doc:"what the job had of the internet, once it has ended"`
 	Away      *Away      `json:"away,omitempty" doc:"what the renter allowed for its absence; of leases that have not ended"`
+}
+
+// Egress is what a job's egress came to.
+type Egress struct {
+	In      uint64 `json:"in" doc:"bytes to the job"`
+	Out     uint64 `json:"out" doc:"bytes from the job"`
+	Flows   uint64 `json:"flows" doc:"connections"`
+	Refused uint64 `json:"refused" doc:"connections that a rule denied"`
+	Over    uint64 `json:"over" doc:"connections that a limit of the lease denied"`
+	Capped  bool   `json:"capped" doc:"the byte cap was reached"`
 }
 
 // Away is a renter's signed word that it will sign for what runs in its absence.

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
@@ -190,12 +189,8 @@ func fill(a []string) {
 	}
 }
 
-// reaching tries to get out of its namespace, each way by itself: a target as network/host:port, names by the name server given first; or
-// a word for what is no connection.
+// reaching tries to get out of its namespace, each way by itself: a target as network/host:port; or a word for what is no connection.
 func reaching(a []string) {
-	names := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(a[0], "53"))
-	}}
 	others := map[string]func() error{
 		"raw":      func() error { return socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_ICMP) },
 		"packet":   func() error { return socket(syscall.AF_PACKET, syscall.SOCK_RAW, 0x300) }, // ETH_P_ALL in network order
@@ -208,7 +203,7 @@ func reaching(a []string) {
 			return err
 		},
 	}
-	for _, what := range a[1:] {
+	for _, what := range a {
 		if other := others[what]; other != nil {
 			if err := other(); err != nil {
 				fmt.Println(what, err)
@@ -218,8 +213,7 @@ func reaching(a []string) {
 			continue
 		}
 		network, to, _ := strings.Cut(what, "/")
-		d := net.Dialer{Timeout: 5 * time.Second, Resolver: &names}
-		fmt.Println(what, hear(d.Dial(network, to)))
+		fmt.Println(what, hear(net.DialTimeout(network, to, 5*time.Second)))
 	}
 }
 
