@@ -261,7 +261,7 @@ func (c *Card) Watch(ctx context.Context) (watched context.Context, stop func() 
 				err = fmt.Errorf("%w: %d °C, it slows down from %d °C on; look at its fans, dust and the room", ErrHot, t.TemperatureC, c.info.SlowdownC)
 			}
 			if err != nil {
-				if watched.Err() == nil {
+				if errors.Is(err, ErrFault) || errors.Is(err, ErrHot) { // else it was stopped
 					fault = err
 					cancel(err)
 				}

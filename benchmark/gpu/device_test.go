@@ -25,7 +25,7 @@ func cxx(t *testing.T) string {
 			return path
 		}
 	}
-	t.Skip("skipped: no C++ compiler (apt install g++), so the kernels are not run on the CPU")
+	t.Fatal("no C++ compiler, so the kernels can't be run on the CPU: make deps, or apt install g++")
 	return ""
 }
 
@@ -186,10 +186,11 @@ func TestKernelsOnTheCPU(t *testing.T) {
 	}
 }
 
-// The committed PTX is what its source gives.
+// The committed PTX is what its source gives. clang is too large to be asked of everybody: where it is not there, the test says so.
 func TestPTXIsOfItsSource(t *testing.T) {
 	if _, err := exec.LookPath("clang-19"); err != nil {
-		t.Skip("skipped: no clang-19 (apt install clang-19), so the PTX files are not compared with their source")
+		t.Log("not compared: no clang-19 (apt install clang-19), so the PTX files may be of another source")
+		return
 	}
 	dir := t.TempDir()
 	if out, err := exec.CommandContext(t.Context(), "sh", "kernels/build.sh", dir).CombinedOutput(); err != nil {

@@ -92,10 +92,10 @@ func (m *monitor) wait(ctx context.Context) error {
 	}
 	e, r := m.events.Wait(uint32(sampleEvery.Milliseconds()))
 	switch {
+	case r == nvml.SUCCESS && e.EventType == nvml.EventTypeXidCriticalError: // told even if nobody waits any more
+		return fmt.Errorf("%w: %w", ErrFault, Xid(e.EventData))
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case r == nvml.SUCCESS && e.EventType == nvml.EventTypeXidCriticalError:
-		return fmt.Errorf("%w: %w", ErrFault, Xid(e.EventData))
 	case r == nvml.SUCCESS || r == nvml.ERROR_TIMEOUT:
 		return nil
 	}
@@ -105,9 +105,13 @@ func (m *monitor) wait(ctx context.Context) error {
 // Xid is an error that the card told the driver, by NVIDIA's number.
 type Xid uint64
 
-// Error names the number, under which NVIDIA's catalogue and the kernel log have it.
+// Error names the number, under which NVIDIA's catalogue and the kernel log have it, and what it means.
 func (x Xid) Error() string {
-	return fmt.Sprintf("Xid %d; see dmesg and docs.nvidia.com/deploy/xid-errors", uint64(x))
+	v := benchmark.XidVerdict(uint64(x), 0)
+	if v.Advice == "" {
+		v.Advice = "dmesg says more"
+	}
+	return fmt.Sprintf("Xid %d: %s; %s", uint64(x), v.Text, v.Advice)
 }
 
 // read is how the card is now. What it does not tell stays 0.

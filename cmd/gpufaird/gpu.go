@@ -53,24 +53,15 @@ func cardFindings(name string, c benchmark.GPU) []local.Check {
 	}
 	out := []local.Check{wire.Check(name, "%s", cardLine(c))}
 	add := func(level, text, next string) { out = append(out, wire.Finding(level, name, text, next)) }
-	if c.PCIeWidth != 0 && c.PCIeWidth < c.PCIeMaxWidth {
-		add(wire.LevelWarn, fmt.Sprintf("its link has %d of %d lanes: copies to the card are slow", c.PCIeWidth, c.PCIeMaxWidth),
-			"normal for a riser or a small slot; else reseat the card, or move it to the slot next to the processor")
-	}
-	if c.Rows != nil && c.Rows.Failure {
-		add(wire.LevelFail, "its memory has no spare rows left: it is broken", "have the card replaced")
-	}
-	if c.Rows != nil && c.Rows.Pending {
-		add(wire.LevelWarn, "a broken row of its memory will be replaced at the next reset", "stop what uses the card and run nvidia-smi --gpu-reset, or reboot")
-	}
-	if c.ECCErrors != nil && c.ECCErrors.UncorrectedLifetime > 0 {
-		add(wire.LevelNote, fmt.Sprintf("ECC has counted %d uncorrectable errors in its life", c.ECCErrors.UncorrectedLifetime), "")
-	}
-	if c.Recovery != "" {
-		add(wire.LevelFail, "the driver asks for recovery: "+strings.ReplaceAll(c.Recovery, "_", " "), "stop what uses the card and run nvidia-smi --gpu-reset; if it is asked again, reboot")
-	}
-	if bad := c.Throttle & (benchmark.ReasonHWSlowdown | benchmark.ReasonHWThermal | benchmark.ReasonPowerBrake); bad != 0 {
-		add(wire.LevelWarn, "it slows itself down: "+bad.String(), "look at its fans, dust and power leads")
+	for _, v := range c.Verdicts() {
+		level := wire.LevelWarn
+		switch v.Action {
+		case benchmark.ActionNote:
+			level = wire.LevelNote
+		case benchmark.ActionReset, benchmark.ActionOut:
+			level = wire.LevelFail
+		}
+		add(level, v.Text, v.Advice)
 	}
 	if c.Persistence == "off" && c.ECC == "on" {
 		add(wire.LevelNote, "persistence is off: the driver forgets its error counters after each job", "nvidia-smi -pm 1 as root, or enable nvidia-persistenced")

@@ -25,11 +25,11 @@ func TestDoctorOnCards(t *testing.T) {
 		level, say string
 	}{
 		{"healthy", func(*benchmark.GPU) {}, "", ""},
-		{"riser", func(c *benchmark.GPU) { c.PCIeWidth = 1 }, wire.LevelWarn, "1 of 16 lanes"},
+		{"riser", func(c *benchmark.GPU) { c.PCIeWidth = 1 }, wire.LevelNote, "1 of 16 lanes"},
 		{"broken rows", func(c *benchmark.GPU) { c.Rows.Failure = true }, wire.LevelFail, "replaced"},
-		{"row to come", func(c *benchmark.GPU) { c.Rows.Pending = true }, wire.LevelWarn, "--gpu-reset"},
-		{"old errors", func(c *benchmark.GPU) { c.ECCErrors.UncorrectedLifetime = 3 }, wire.LevelNote, "3 uncorrectable"},
-		{"recovery", func(c *benchmark.GPU) { c.Recovery = "drain_and_reset" }, wire.LevelFail, "drain and reset"},
+		{"row to come", func(c *benchmark.GPU) { c.Rows.Pending = true }, wire.LevelNote, "--gpu-reset"},
+		{"old errors", func(c *benchmark.GPU) { c.ECCErrors.UncorrectedLifetime = 3 }, wire.LevelNote, "3 errors in its life"},
+		{"recovery", func(c *benchmark.GPU) { c.Recovery = "drain_and_reset" }, wire.LevelFail, "asks for a reset"},
 		{"hot", func(c *benchmark.GPU) { c.Throttle = benchmark.ReasonHWThermal }, wire.LevelWarn, "hw_thermal"},
 		{"power cap", func(c *benchmark.GPU) { c.Throttle = benchmark.ReasonPowerCap }, "", ""},
 		{"persistence", func(c *benchmark.GPU) { c.Persistence = "off" }, wire.LevelNote, "nvidia-smi -pm 1"},
