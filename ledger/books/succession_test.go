@@ -81,8 +81,19 @@ func TestAccountKeyChanged(t *testing.T) {
 	if got := pair.provider.account(ledger.AsProvider, pair.renter); got.Owed != 750 || got.Settled != 5200 || got.Lanes != 3 {
 		t.Errorf("at the end: %+v", got)
 	}
-	// The old key: a thief who has it makes himself a device.
-	thief := p.pc(p.device(1<<60, identity.AllPowers))
+	thief := p.pc(p.device(1<<60, identity.AllPowers)) // whoever has the old key makes himself a device
+	oldKeyTries(t, p, pair, thief)
+	// It stays so over a restart, also of a store made again from the journal.
+	again := pair.provider.reopen(true)
+	again.verified(ResultOK)
+	if _, err := rent(thief, again, 11); !errors.Is(err, identity.ErrReplaced) {
+		t.Errorf("a lease under the old key after a restart: %v", err)
+	}
+}
+
+// oldKeyTries lets who has the old key of an account try what he can at somebody who heard of the new one.
+func oldKeyTries(t *testing.T, p *person, pair pairOf, thief *party) {
+	t.Helper()
 	if _, err := rent(thief, pair.provider, 9); !errors.Is(err, identity.ErrReplaced) {
 		t.Errorf("a lease under the old key: %v", err)
 	}
@@ -108,12 +119,6 @@ func TestAccountKeyChanged(t *testing.T) {
 	}
 	if _, err := rent(pair.renter, pair.provider, 10); err != nil {
 		t.Errorf("the account's own device after that: %v", err)
-	}
-	// It stays so over a restart, also of a store made again from the journal.
-	again := pair.provider.reopen(true)
-	again.verified(ResultOK)
-	if _, err := rent(thief, again, 11); !errors.Is(err, identity.ErrReplaced) {
-		t.Errorf("a lease under the old key after a restart: %v", err)
 	}
 }
 
