@@ -210,9 +210,10 @@ func ConfigCommand[T any](p *Program, defaults func() T, header string) *cobra.C
 		Use: "config", Short: "write, check and show the settings",
 		Long: "The settings are one commented TOML file. Later ones win: the defaults, the file, variables GPUFAIR_<KEY> (dots are underscores),\n" +
 			"--set key=value. An unknown key is an error, so that a slip of the pen never goes unseen.",
+		Example: fmt.Sprintf("  %[1]s config init\n  %[1]s config check\n  %[1]s --set log.level=debug config show", p.Name),
 	}
 	c.AddCommand(configInit(p, defaults, header), configCheck(p, defaults), configShow(p, defaults), &cobra.Command{
-		Use: "path", Short: "print where the file is",
+		Use: "path", Short: "print where the file is", Example: fmt.Sprintf("  %s config path", p.Name),
 		RunE: func(*cobra.Command, []string) error {
 			path, err := p.ConfigFile()
 			if err != nil {
@@ -232,6 +233,7 @@ func configInit[T any](p *Program, defaults func() T, header string) *cobra.Comm
 	var print bool
 	c := &cobra.Command{
 		Use: "init", Short: "write the commented default file; an existing one is never overwritten",
+		Example: fmt.Sprintf("  %[1]s config init\n  %[1]s config init --print", p.Name),
 		RunE: func(*cobra.Command, []string) error {
 			data, err := DefaultFile(defaults(), header)
 			if err != nil {
@@ -258,7 +260,7 @@ func configInit[T any](p *Program, defaults func() T, header string) *cobra.Comm
 
 func configCheck[T any](p *Program, defaults func() T) *cobra.Command {
 	return &cobra.Command{
-		Use: "check", Short: "explain every mistake in the settings by line",
+		Use: "check", Short: "explain every mistake in the settings by line", Example: fmt.Sprintf("  %[1]s config check && echo fine", p.Name),
 		RunE: func(*cobra.Command, []string) error {
 			s, err := p.Source()
 			if err != nil {
@@ -287,6 +289,7 @@ func configCheck[T any](p *Program, defaults func() T) *cobra.Command {
 func configShow[T any](p *Program, defaults func() T) *cobra.Command {
 	return &cobra.Command{
 		Use: "show", Short: "print the settings that hold, after file, variables and --set",
+		Example: fmt.Sprintf("  %[1]s config show\n  %[1]s config show --json", p.Name),
 		RunE: func(*cobra.Command, []string) error {
 			v := defaults()
 			if err := LoadConfig(p, &v); err != nil {

@@ -22,6 +22,7 @@ func (d *Daemon) Identity() *cobra.Command {
 		Long: "Your account is a key that stays in one file; this machine has a device key that the account lets act for it. Both are made\n" +
 			"once, at the first start or the first `identity show`, and are never overwritten. `identity link` lets another PC of yours\n" +
 			"act for the same account, with a device key of its own. `identity rotate` changes either.",
+		Example: fmt.Sprintf("  %[1]s identity show\n  %[1]s identity export\n  %[1]s identity link\n  %[1]s identity revoke 12D3KooW…", d.Name),
 	}
 	c.AddCommand(d.identityShow(), d.identityLink(), d.identityRevoke(), d.identityRotate(), d.identityExport(), d.identityImport())
 	return c
