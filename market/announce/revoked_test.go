@@ -16,6 +16,39 @@ import (
 	"github.com/gpufair/gpufair/p2p/p2ptest"
 )
 
+// wary is a board that knows devices which were let go. stop ends it and waits.
+func wary(t *testing.T, net *p2ptest.Net, gone func(identity.Header) bool) (board *Board, stop func()) {
+	t.Helper()
+	offers, err := book.New(book.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := net.Join(p2ptest.Device(t))
+	board, err = New(node, offers, Config{Network: "test", Log: slog.New(slog.DiscardHandler), Revoked: func(h identity.Header, delegation []byte) error {
+		d, err := identity.OpenDelegation(delegation)
+		if err != nil || d.Device != h.Device {
+			t.Errorf("asked about %s with a delegation of %s: %v", h.Device.Short(), d.Device.Short(), err)
+		}
+		if gone(h) {
+			return errors.New("let go")
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return board.Run(ctx) })
+	return board, func() {
+		node.Close()
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestRevoked: the offer of a device that its account let go leaves the book soon, and comes back by no way: gossip, another's book or a
 // heartbeat. Once it is let in again it is shown again.
 func TestRevoked(t *testing.T) {
@@ -23,29 +56,9 @@ func TestRevoked(t *testing.T) {
 		net := p2ptest.NewNet(t)
 		owner := newMachine(t, net, p2ptest.Device(t), &seqStore{})
 		unaware := newMachine(t, net, p2ptest.Device(t), nil)
-		dev := p2ptest.Device(t)
-		offers, err := book.New(book.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
 		var gone atomic.Bool
-		node := net.Join(dev)
-		board, err := New(node, offers, Config{Network: "test", Log: slog.New(slog.DiscardHandler), Revoked: func(h identity.Header, delegation []byte) error {
-			d, err := identity.OpenDelegation(delegation)
-			if err != nil || d.Device != h.Device {
-				t.Errorf("asked about %s with a delegation of %s: %v", h.Device.Short(), d.Device.Short(), err)
-			}
-			if gone.Load() && h.Device == owner.dev.Peer() {
-				return errors.New("let go")
-			}
-			return nil
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var g errgroup.Group
-		g.Go(func() error { return board.Run(ctx) })
+		board, stop := wary(t, net, func(h identity.Header) bool { return gone.Load() && h.Device == owner.dev.Peer() })
+		offers := board.Book()
 		after(time.Second)
 		net.Mesh()
 		after(5 * time.Second)
@@ -94,11 +107,7 @@ func TestRevoked(t *testing.T) {
 		if _, err := board.Probe(t.Context(), owner.dev.Peer()); err == nil || shown() {
 			t.Errorf("a search shows it before the book is looked through: %v", err)
 		}
-		node.Close()
-		cancel()
-		if err := g.Wait(); err != nil {
-			t.Error(err)
-		}
+		stop()
 		for _, m := range []*machine{owner, unaware} {
 			m.stop()
 			m.node.Close()
