@@ -189,9 +189,10 @@ func (b *Bidder) Inclusion(leaf uint32, path []wire.Hash) error {
 func (b *Bidder) Unwitnessed() bool { return len(b.witnesses) < min(wantWitnesses, b.others) }
 
 // mayOpen: only under a Seal that has the commit, of which there is no second, and that others saw too; for a third of the reveal window it
-// waits for them.
+// waits for them. It has no end by this side's clock: a seller that was away begins the window anew, and a late opening may still save the
+// hold.
 func (b *Bidder) mayOpen(now time.Time) bool {
-	if !b.included || len(b.seals) != 1 || b.open.TakesOpening(now.Sub(b.sealedAt)) != nil {
+	if !b.included || len(b.seals) != 1 {
 		return false
 	}
 	return !b.Unwitnessed() || now.Sub(b.sealedAt) >= b.open.RevealFor()/3
@@ -260,10 +261,13 @@ func (b *Bidder) Next(now time.Time) (ask []Ask, again time.Time) {
 		again = b.began.Add(b.open.SealAfter())
 	case b.mayOpen(now) && b.acked == nil:
 		ask, b.opened = []Ask{SendOpening}, true
-	case b.acked == nil && (len(b.seals) == 0 || b.open.TakesOpening(now.Sub(b.sealedAt)) == nil):
+		if b.open.TakesOpening(now.Sub(b.sealedAt)) != nil { // it may be awarded without this bid
+			ask = append(ask, FetchAward)
+		}
+	case b.acked == nil && (!b.included || b.open.TakesOpening(now.Sub(b.sealedAt)) == nil):
 		ask = []Ask{FetchSeal}
-		if len(b.seals) == 0 && sinceOpen > b.open.SealAfter()+b.open.RevealFor() {
-			ask = append(ask, FetchAward) // it missed the Seal: what is left is to learn what became of the hold
+		if sinceOpen > b.open.SealAfter()+b.open.RevealFor() {
+			ask = append(ask, FetchAward) // it missed the Seal, or the proof: what is left may be to learn what became of the hold
 		}
 	default:
 		ask = []Ask{FetchAward}

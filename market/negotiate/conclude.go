@@ -39,9 +39,6 @@ func (h *House) conclude(ctx context.Context, s *stall) (time.Time, error) {
 	var post []Posted
 	due := map[uint32]bool{}
 	for _, d := range r.Dues.Posted {
-		if aborted { // nobody could open, or had to
-			break
-		}
 		due[d.Leaf] = true
 		post = append(post, Posted{Commit: identity.Hash(s.m.t.Leaves[d.Leaf]), Amount: d.Amount})
 	}

@@ -46,7 +46,7 @@ func TestAuctionSurvives(t *testing.T) {
 		"no gossip":           {bad: p2ptest.Faults{Drop: 1}},
 		"killed early":        {crash: []time.Duration{5 * time.Second}, away: 3 * time.Second},
 		"killed at the seal":  {crash: []time.Duration{22999 * time.Millisecond}, away: 20 * time.Second},
-		"killed after":        {crash: []time.Duration{23100 * time.Millisecond}, away: 20 * time.Second, bad: p2ptest.Faults{Latency: 200 * time.Millisecond}},
+		"killed after":        {crash: []time.Duration{24300 * time.Millisecond}, away: 20 * time.Second, bad: p2ptest.Faults{Latency: 200 * time.Millisecond}},
 		"killed at the award": {crash: []time.Duration{24100 * time.Millisecond}, away: 2 * time.Second, bad: p2ptest.Faults{Latency: 200 * time.Millisecond}},
 		"killed three times":  {crash: []time.Duration{4 * time.Second, 15 * time.Second, 6 * time.Second}, away: time.Second, bad: p2ptest.Faults{Drop: 0.3}},
 		"a bad disk":          {store: true},
