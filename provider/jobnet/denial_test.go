@@ -168,15 +168,9 @@ func refusals(t *testing.T, n *Network) uint64 {
 	return tr.Refused
 }
 
-// TestDenialInContainer tries all of it from inside a real container, and what is no connection: raw sockets, the interface itself.
-func TestDenialInContainer(t *testing.T) {
-	outside, err := world()
-	if err != nil {
-		t.Fatal(err)
-	}
-	servers(t, outside, "world", 80, 25)
-	servers(t, 0, "host", 22)
-	nameServer(t, map[string][]string{"good.example.": {server}, "rebind.example.": {"192.168.50.1", hostAddr, "169.254.169.254"}})
+// containers is a containerd of the test's own whose jobs have the network.
+func containers(t *testing.T, n *Network) providertest.Rig {
+	t.Helper()
 	d := containerdtest.Start(t)
 	rt, err := containerd.New(containerd.Config{Address: d.Address, Namespace: "gpufair-net", RuntimeRoot: d.RuntimeRoot, Logger: containerdtest.Logger(t)})
 	if err != nil {
@@ -189,11 +183,23 @@ func TestDenialInContainer(t *testing.T) {
 	}
 	t.Cleanup(func() { m.Close() })
 	img := containerdtest.JobImage(t)
-	n := open(t)
-	rig := providertest.Rig{
+	return providertest.Rig{
 		Runtime: rt, Network: n, Mounts: m, Archive: img.Archive(t), Digest: img.Digest, Init: containerdtest.Build(t, containerdtest.InitPackage),
 		Resolv: n.Resolv(),
 	}
+}
+
+// TestDenialInContainer tries all of it from inside a real container, and what is no connection: raw sockets, the interface itself.
+func TestDenialInContainer(t *testing.T) {
+	outside, err := world()
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers(t, outside, "world", 80, 25)
+	servers(t, 0, "host", 22)
+	nameServer(t, map[string][]string{"good.example.": {server}, "rebind.example.": {"192.168.50.1", hostAddr, "169.254.169.254"}})
+	n := open(t)
+	rig := containers(t, n)
 	command := []string{"job", "reach", "raw", "packet", "netadmin", "tun"}
 	for _, row := range denials {
 		command = append(command, row.network+"/"+row.to)
@@ -206,7 +212,7 @@ func TestDenialInContainer(t *testing.T) {
 	if err := n.Wire(providertest.Context(t), req); err != nil {
 		t.Fatal(err)
 	}
-	if err := rt.Start(providertest.Context(t), j.ID); err != nil {
+	if err := rig.Runtime.Start(providertest.Context(t), j.ID); err != nil {
 		t.Fatal(err)
 	}
 	j.Wait(t)
