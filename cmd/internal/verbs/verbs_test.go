@@ -168,6 +168,9 @@ func TestRequests(t *testing.T) {
 		"ledger dispute 3fa9 --close --amount 1.25":         {"POST", "/v1/ledger/leases/3fa9/dispute", `{"amount":"1.25"}`},
 		"ledger write-off gfabc --reason gone --unit EUR":   {"POST", "/v1/ledger/write-off", `{"account":"gfabc","unit":"EUR","reason":"gone"}`},
 		"settle list":                                       {"GET", "/v1/settlements", ""},
+		"ledger net --dry-run --unit EUR":                   {"POST", "/v1/ledger/net", `{"dry_run":true,"unit":"EUR"}`},
+		"ledger net list":                                   {"GET", "/v1/ledger/net", ""},
+		"ledger net release 5c1e":                           {"POST", "/v1/ledger/net/5c1e/release", ""},
 		"settle gfabc --method bank --unit EUR --amount 1 ": {"POST", "/v1/settle", `{"account":"gfabc","amount":"1","unit":"EUR","method":"bank","reference":""}`},
 	} {
 		var got request
