@@ -2,6 +2,7 @@ package books
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/money"
@@ -75,20 +76,11 @@ func (r *Reader) AttachTo(c *LaneCopy, records []proof.Attachment) error {
 			continue
 		}
 		c.Records = append(c.Records, a)
-		if has := func(b []byte) bool { return identity.Hash(b) == h }; !containsFunc(c.Delegations, has) && len(c.Delegations) < maxCopyDelegations {
+		if has := func(b []byte) bool { return identity.Hash(b) == h }; !slices.ContainsFunc(c.Delegations, has) && len(c.Delegations) < maxCopyDelegations {
 			c.Delegations = append(c.Delegations, more[0])
 		}
 	}
 	return nil
-}
-
-func containsFunc(all [][]byte, f func([]byte) bool) bool {
-	for _, b := range all {
-		if f(b) {
-			return true
-		}
-	}
-	return false
 }
 
 // signedTerms checks that the lane's provider let the devices provide that signed its terms.

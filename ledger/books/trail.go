@@ -285,7 +285,7 @@ func (a *adoption) evidence(w *wanted, i IntervalCopy) error {
 	if !known {
 		i.Voucher = 0
 	}
-	err = a.t.KeepInterval(a.lane.Lane, Interval{At: i.At, Evidence: i.Evidence, Voucher: i.Voucher})
+	err = a.t.KeepInterval(a.lane.Lane, Interval(i))
 	if errors.Is(err, ErrConflict) {
 		return nil // what is here stays
 	}
