@@ -45,7 +45,7 @@ const (
 	windowBytes = 512 << 10            // that a TCP connection may hold unread, each way: the job's end is microseconds away
 	maxFiles    = maxTCP + maxUDP + 64 // descriptors
 	softMemory  = 512 << 20            // bytes at which the child collects garbage harder
-	maxMemory   = 1 << 30              // bytes of data at which the kernel ends it, and with it the job's way out
+	maxMemory   = 1 << 30              // bytes of data, besides what it starts with, at which the kernel ends it, and with it the job's way out
 )
 
 // ready is the child's word that the job's packets are answered.
@@ -114,7 +114,16 @@ func shut() error {
 		}
 		return fmt.Errorf("no new privileges: %w", syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 	}
-	for which, limit := range map[int]uint64{unix.RLIMIT_CORE: 0, unix.RLIMIT_NOFILE: maxFiles, unix.RLIMIT_DATA: maxMemory} {
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return err
+	}
+	var size, resident, shared, text, lib, data uint64 // pages (proc_pid_statm(5))
+	if _, err := fmt.Sscan(string(statm), &size, &resident, &shared, &text, &lib, &data); err != nil {
+		return fmt.Errorf("memory of the job's network: %w", err)
+	}
+	most := data*uint64(os.Getpagesize()) + maxMemory // on top of what the program has mapped by itself
+	for which, limit := range map[int]uint64{unix.RLIMIT_CORE: 0, unix.RLIMIT_NOFILE: maxFiles, unix.RLIMIT_DATA: most} {
 		if err := syscall.Setrlimit(which, &syscall.Rlimit{Cur: limit, Max: limit}); err != nil {
 			return fmt.Errorf("limit %d of the job's network: %w", which, err)
 		}
