@@ -231,6 +231,10 @@ type fakeMounts struct {
 	disk atomic.Int64 // what a job holds
 }
 
+func (m *fakeMounts) Info(context.Context) (MountsInfo, error) {
+	return MountsInfo{Disk: DiskPlain, FreeBytes: 1 << 50}, nil
+}
+
 func (m *fakeMounts) Make(_ context.Context, req MountRequest) (Folders, error) {
 	at := func(name string) string { return filepath.Join(m.dir, req.ID, name) }
 	for _, n := range []string{"in", "out", "scratch", "record", "state"} {

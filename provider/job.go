@@ -91,7 +91,9 @@ func (a *Agent) launch(ctx context.Context, k *keeper, rec record) (Folders, err
 	if err != nil {
 		return Folders{}, err
 	}
-	folders, err := a.mounts.Make(ctx, MountRequest{ID: id, MaxBytes: rec.diskBytes()})
+	limits := a.policy(rec)
+	owner := limits.IDs().Base
+	folders, err := a.mounts.Make(ctx, MountRequest{ID: id, MaxBytes: rec.diskBytes(), UID: owner, GID: owner})
 	if err != nil {
 		return folders, fmt.Errorf("folders of lease %s: %w", k.id.Short(), err)
 	}
@@ -105,7 +107,7 @@ func (a *Agent) launch(ctx context.Context, k *keeper, rec record) (Folders, err
 		}
 	}
 	oci, err := sandbox.Spec(sandbox.Job{
-		Lease: id, Work: spec, Policy: policy(rec),
+		Lease: id, Work: spec, Policy: limits,
 		Image:   sandbox.Image{Args: image.Args, Env: image.Env, Dir: image.Dir, User: image.User},
 		Folders: sandbox.Folders{In: folders.In, Out: folders.Out, Scratch: folders.Scratch, Record: folders.Record, Init: a.initPath, Resolv: a.resolvOf(rec)},
 	})
@@ -117,7 +119,7 @@ func (a *Agent) launch(ctx context.Context, k *keeper, rec record) (Folders, err
 		return folders, fmt.Errorf("spec of lease %s: %w", k.id.Short(), err)
 	}
 	created, err := a.runtime.Create(ctx, CreateRequest{
-		ID: id, Image: image.Digest, Spec: b, Record: folders.Record,
+		ID: id, Image: image.Digest, Spec: b, Record: folders.Record, Root: folders.Root,
 		Labels: map[string]string{LabelLease: id, LabelRenter: rec.Renter.String()},
 		Logs:   LogRequest{Path: logDir(folders), MaxBytes: a.config().LogBytes},
 	})
@@ -155,8 +157,12 @@ const (
 func logDir(f Folders) string { return filepath.Join(f.State, "log") }
 
 // policy is what a lease gives its job.
-func policy(rec record) sandbox.Policy {
-	return sandbox.Policy{OpenFiles: openFiles, Cores: rec.Cores, MemoryBytes: rec.memoryBytes(), Pids: rec.Pids}
+func (a *Agent) policy(rec record) sandbox.Policy {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return sandbox.Policy{
+		OpenFiles: openFiles, Cores: rec.Cores, MemoryBytes: rec.memoryBytes(), Pids: rec.Pids, UserNamespace: a.sandbox.UserNamespace,
+	}
 }
 
 // openFiles is what a job's process may have open: what most distributions give a login.

@@ -402,7 +402,7 @@ func (k *keeper) overDisk(ctx context.Context) string {
 	switch {
 	case err != nil && !errors.Is(err, ErrNotFound) && ctx.Err() == nil:
 		k.log.Warn("disk of the job not counted", "err", err)
-	case err == nil && (disk.Bytes > limit || disk.Inodes > maxInodes):
+	case err == nil && !disk.Held && (disk.Bytes > limit || disk.Inodes > maxInodes):
 		return fmt.Sprintf("%d MiB in %d files on disk, %d MiB in %d allowed", disk.Bytes>>20, disk.Inodes, limit>>20, maxInodes)
 	}
 	return ""

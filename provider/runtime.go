@@ -58,6 +58,8 @@ type RuntimeInfo struct {
 	Version string `json:"version"` // of the daemon
 	Sandbox string `json:"sandbox"` // "runc"
 	Cgroup  int    `json:"cgroup"`  // version of the host's control groups: 1 or 2
+	// UserNamespace says that jobs can have user namespaces: the kernel and the disk of the images show files with shifted ids.
+	UserNamespace bool `json:"user_namespace"`
 }
 
 // ImportRequest names the image that an archive must hold.
@@ -84,6 +86,14 @@ type CreateRequest struct {
 	Labels map[string]string `json:"labels"`
 	Logs   LogRequest        `json:"logs"`
 	Record string            `json:"record"` // Folders.Record: where the job's init writes its exit record
+	Root   RootFolders       `json:"root"`   // what the job changes of its image
+}
+
+// RootFolders are where a job's root file system is put together: the image's layers under what the job writes.
+type RootFolders struct {
+	Upper string `json:"upper"` // what the job changes
+	Work  string `json:"work"`  // overlayfs's own, on the same file system
+	Lower string `json:"lower"` // for mount points, while the container is made
 }
 
 // LogRequest says where a job's output goes.
@@ -182,35 +192,53 @@ type Traffic struct {
 
 // Mounts makes a lease's folders.
 type Mounts interface {
-	// Make gives the lease its folders, with a quota where it can be held.
+	// Info says what disks leases get here, and what is left for more of them.
+	Info(ctx context.Context) (MountsInfo, error)
+	// Make gives the lease its folders, on a disk of the kind that Info says. One that is not whole, or was lost with a reboot, is made anew.
 	Make(ctx context.Context, req MountRequest) (Folders, error)
 	// Usage counts what the job has written so far, so that a lease over its disk can be ended.
 	Usage(ctx context.Context, id string) (DiskUsage, error)
-	// Remove wipes them. It reports whether nothing is left.
+	// Remove wipes them, the key of an encrypted disk first. It reports whether nothing is left.
 	Remove(ctx context.Context, id string) (bool, error)
 	// List names the leases that have folders, for the sweeper.
 	List(ctx context.Context) ([]string, error)
 }
 
+// Kinds of disks that leases get.
+const (
+	DiskEncrypted = "encrypted" // with quotas that the kernel holds and a key that is only in its memory and goes with the lease
+	DiskQuota     = "quota"     // with quotas; wiping removes the files, and a later reader of the bare disk may find traces
+	DiskPlain     = "plain"     // folders on the owner's disk: quotas are counted, and kept by ending the job
+)
+
+// MountsInfo is what Mounts says of itself.
+type MountsInfo struct {
+	Disk      string `json:"disk"`       // DiskEncrypted, DiskQuota or DiskPlain
+	FreeBytes int64  `json:"free_bytes"` // on the owner's disk, less what the disks of leases may still grow by
+}
+
 // MountRequest is what a lease's folders must hold.
 type MountRequest struct {
 	ID       string `json:"id"`
-	MaxBytes int64  `json:"max_bytes"`
-	UID      uint32 `json:"uid"` // owner of /out and /scratch as the host sees it
+	MaxBytes int64  `json:"max_bytes"` // of all folders but State together; files are at most one for each 8 KiB, a million at most
+	UID      uint32 `json:"uid"`       // owner of /out and /scratch as the host sees it
 	GID      uint32 `json:"gid"`
 }
 
 // Folders are a lease's folders on the host. Every one is a folder that only root can reach.
 type Folders struct {
-	In      string `json:"in"`      // /in, read-only in the job
-	Out     string `json:"out"`     // /out, the results
-	Scratch string `json:"scratch"` // /scratch, wiped at the end
-	Record  string `json:"record"`  // exit record; the job's init writes it, so it is a claim of the job's
-	State   string `json:"state"`   // the log and what else the job must not reach
+	In      string      `json:"in"`      // /in, read-only in the job
+	Out     string      `json:"out"`     // /out, the results
+	Scratch string      `json:"scratch"` // /scratch, wiped at the end
+	Record  string      `json:"record"`  // exit record; the job's init writes it, so it is a claim of the job's
+	State   string      `json:"state"`   // the log and what else the job must not reach
+	Root    RootFolders `json:"root"`
 }
 
-// DiskUsage is what a job holds on disk in /out, /scratch and its exit record together.
+// DiskUsage is what a job holds on disk: /out, /scratch, its changes of the image and its exit record together; where Held, with /in and what
+// the file system takes for itself.
 type DiskUsage struct {
 	Bytes  int64 `json:"bytes"`  // allocated, not apparent: a sparse file counts what it holds
 	Inodes int64 `json:"inodes"` // files, folders and links
+	Held   bool  `json:"held"`   // the kernel holds the lease to its quota: it can't be over
 }

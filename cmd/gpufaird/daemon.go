@@ -56,6 +56,7 @@ type daemon struct {
 	machine benchmark.MachineID
 	devices *devices
 	runtime *containerd.Client
+	folders *mounts.Mounts
 	agent   *provider.Agent
 	income  income
 
@@ -146,6 +147,7 @@ func (d *daemon) openAgent(ctx context.Context, c config, initPath, self string)
 	if err != nil {
 		return cli.Fail(cli.ExitSystem, "open the folder of jobs' networks", err, "it must be this user's alone")
 	}
+	d.folders = folders
 	conf, err := c.provider(d.machine)
 	if err != nil {
 		return err

@@ -89,7 +89,11 @@ func (s site) home(t *testing.T, namespace string, accounts ...string) *home {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := errors.Join(containerdtest.Unmount(dir), os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
+	})
 	h := &home{t: t, dir: dir, self: self}
 	s.configure(h, namespace, accounts...)
 	return h

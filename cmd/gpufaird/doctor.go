@@ -16,6 +16,7 @@ import (
 	"github.com/gpufair/gpufair/cmd/internal/wire"
 	"github.com/gpufair/gpufair/p2p/local"
 	wirehash "github.com/gpufair/gpufair/p2p/wire"
+	"github.com/gpufair/gpufair/provider"
 	"github.com/gpufair/gpufair/provider/control/api"
 )
 
@@ -48,7 +49,7 @@ func machineChecks(ctx context.Context, c *config, p probe.Config) []local.Check
 	} else {
 		out = append(out, wire.Check("init", "%s is there", initName))
 	}
-	return append(append(out, checkRuntime(ctx, c, self), checkBLAS()), checkGPUs(ctx, p)...)
+	return append(append(append(out, checkRuntime(ctx, c, self)...), checkBLAS()), checkGPUs(ctx, p)...)
 }
 
 // failed makes a finding of an error that says what to do.
@@ -60,20 +61,39 @@ func failed(name string, err error) local.Check {
 	return wire.Finding(wire.LevelFail, name, err.Error(), "")
 }
 
-func checkRuntime(ctx context.Context, c *config, self string) local.Check {
+func checkRuntime(ctx context.Context, c *config, self string) []local.Check {
 	if os.Geteuid() != 0 {
-		return wire.Finding(wire.LevelNote, "containerd", "not asked: that takes root", "sudo gpufaird doctor")
+		return []local.Check{wire.Finding(wire.LevelNote, "containerd", "not asked: that takes root", "sudo gpufaird doctor")}
 	}
 	client, err := openRuntime(ctx, *c, self)
 	if err != nil {
-		return failed("containerd", err)
+		return []local.Check{failed("containerd", err)}
 	}
 	defer client.Close()
 	info, err := client.Info(ctx)
 	if err != nil {
-		return failed("containerd", err)
+		return []local.Check{failed("containerd", err)}
 	}
-	return wire.Check("containerd", "%s at %s, control groups version %d", info.Version, c.Runtime.Address, info.Cgroup)
+	out := []local.Check{wire.Check("containerd", "%s at %s, control groups version %d", info.Version, c.Runtime.Address, info.Cgroup)}
+	if !info.UserNamespace {
+		return append(out, wire.Finding(wire.LevelWarn, "user ids", "jobs run without ids of their own: a job's root has the number of this machine's, and fewer walls around it",
+			"Linux 5.19 or newer, and containerd's folder on a file system with idmapped mounts (ext4, xfs, btrfs)"))
+	}
+	return append(out, wire.Check("user ids", "each job has its own, which are nobody's here"))
+}
+
+// checkDisks says what disks jobs get in the folder of a daemon's state.
+func checkDisks(ctx context.Context, disks provider.Mounts) local.Check {
+	info, err := disks.Info(ctx)
+	switch {
+	case err != nil:
+		return failed("job disks", err)
+	case info.Disk == provider.DiskEncrypted:
+		return wire.Check("job disks", "encrypted, with quotas; keys go with the lease")
+	case info.Disk == provider.DiskQuota:
+		return wire.Finding(wire.LevelWarn, "job disks", "with quotas, but not encrypted: what a job wrote may be found on the bare disk", "a kernel with fscrypt (CONFIG_FS_ENCRYPTION)")
+	}
+	return wire.Finding(wire.LevelWarn, "job disks", "plain folders: no quota that the kernel holds, nothing encrypted", "mkfs.ext4 (apt-get install e2fsprogs) and loop devices (modprobe loop)")
 }
 
 // checkBLAS looks for the library that measures a CPU; loading it is for the measuring child.
@@ -147,7 +167,7 @@ func (d *daemon) checks(ctx context.Context) []local.Check {
 	d.mu.Lock()
 	c := d.conf
 	d.mu.Unlock()
-	out := append(machineChecks(ctx, &c, d.devices.probe), checkRoom(&c, d.State), checkServe(&c))
+	out := append(machineChecks(ctx, &c, d.devices.probe), checkDisks(ctx, d.folders), checkRoom(&c, d.State), checkServe(&c))
 	for _, v := range d.agent.Devices() {
 		name := "device " + v.ID[:min(8, len(v.ID))]
 		switch {

@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufair/gpufair/provider"
@@ -89,6 +91,39 @@ func (g cgroups) oomKilled(path string) bool {
 	}
 	n, err := readKey(g.file(path, "memory", name), "oom_kill")
 	return err == nil && n > 0
+}
+
+// noHugepages forbids huge pages of every size in sizes (/sys/kernel/mm/hugepages), which the limit of memory does not count. Where groups
+// can't limit them there is nothing to ask for: runc would refuse the job.
+func (g cgroups) noHugepages(sizes string) []specs.LinuxHugepageLimit {
+	if g.unified {
+		b, err := os.ReadFile(filepath.Join(g.root, "cgroup.controllers"))
+		if err != nil || !slices.Contains(strings.Fields(string(b)), "hugetlb") {
+			return nil
+		}
+	} else if info, err := os.Stat(filepath.Join(g.root, "hugetlb")); err != nil || !info.IsDir() {
+		return nil
+	}
+	entries, err := os.ReadDir(sizes)
+	if err != nil {
+		return nil // a kernel without them
+	}
+	var out []specs.LinuxHugepageLimit
+	for _, e := range entries {
+		kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(e.Name(), "hugepages-"), "kB"))
+		if err != nil {
+			continue
+		}
+		name := strconv.Itoa(kib) + "KB" // as the kernel names the groups' files: 64KB, 2MB, 1GB
+		switch {
+		case kib >= 1<<20:
+			name = strconv.Itoa(kib>>20) + "GB"
+		case kib >= 1<<10:
+			name = strconv.Itoa(kib>>10) + "MB"
+		}
+		out = append(out, specs.LinuxHugepageLimit{Pagesize: name})
+	}
+	return out
 }
 
 // clear kills what is left in a job's group, whose processes outlive a killed shim, and removes the group from every hierarchy. It returns

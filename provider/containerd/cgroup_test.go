@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -58,5 +59,34 @@ func TestCgroupVersions(t *testing.T) {
 	})}
 	if u, err := old.usage("/ns/job"); err != nil || u.MemoryPeak != 1000 {
 		t.Errorf("without memory.peak: %+v, %v", u, err)
+	}
+}
+
+func TestHugepages(t *testing.T) {
+	sizes := files(t, map[string]string{"hugepages-2048kB/nr_hugepages": "0", "hugepages-1048576kB/nr_hugepages": "0", "hugepages-64kB/nr_hugepages": "0"})
+	for name, g := range map[string]cgroups{
+		"v1": {root: files(t, map[string]string{"hugetlb/tasks": "", "memory/tasks": ""})},
+		"v2": {unified: true, root: files(t, map[string]string{"cgroup.controllers": "cpu memory hugetlb pids\n"})},
+	} {
+		var got []string
+		for _, l := range g.noHugepages(sizes) {
+			if l.Limit != 0 {
+				t.Errorf("%s: %+v", name, l)
+			}
+			got = append(got, l.Pagesize)
+		}
+		if slices.Sort(got); !slices.Equal(got, []string{"1GB", "2MB", "64KB"}) {
+			t.Errorf("%s: %v", name, got)
+		}
+		if none := g.noHugepages(filepath.Join(sizes, "none")); len(none) > 0 {
+			t.Errorf("%s: a kernel without huge pages: %v", name, none)
+		}
+	}
+	for _, g := range []cgroups{
+		{root: files(t, map[string]string{"memory/tasks": ""})}, {unified: true, root: files(t, map[string]string{"cgroup.controllers": "cpu memory\n"})},
+	} {
+		if got := g.noHugepages(sizes); len(got) > 0 {
+			t.Errorf("a host whose groups can't: %v", got)
+		}
 	}
 }

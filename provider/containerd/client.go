@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -60,6 +61,9 @@ type Client struct {
 	client  *containerd.Client
 	cgroups cgroups
 	making  locks // so that a repeated Create or a Delete does not meet the first one half-way
+
+	mu     sync.Mutex
+	shifts *bool // guarded by mu; whether jobs can have user namespaces, once it was tried: it does not change while the host runs
 }
 
 var _ provider.Runtime = (*Client)(nil)
@@ -89,7 +93,18 @@ func (c *Client) Info(ctx context.Context) (provider.RuntimeInfo, error) {
 	if err != nil {
 		return provider.RuntimeInfo{}, c.fail(err, "ask its version")
 	}
-	return provider.RuntimeInfo{Name: "containerd", Version: strings.TrimSpace(v.Version), Sandbox: "runc", Cgroup: c.cgroups.version()}, nil
+	info := provider.RuntimeInfo{Name: "containerd", Version: strings.TrimSpace(v.Version), Sandbox: "runc", Cgroup: c.cgroups.version()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.shifts == nil {
+		can, err := c.userNamespaces(c.with(ctx))
+		if err != nil {
+			return provider.RuntimeInfo{}, c.fail(err, "try user namespaces")
+		}
+		c.shifts = &can
+	}
+	info.UserNamespace = *c.shifts
+	return info, nil
 }
 
 // with puts our namespace into ctx.

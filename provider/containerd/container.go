@@ -38,8 +38,8 @@ const (
 	startIn = 20 * time.Second
 )
 
-// Create implements provider.Runtime. It adds to the spec the seccomp profile (containerd's default, made for the spec's capabilities), the
-// cgroup's path and the numbers of a user given by name.
+// Create implements provider.Runtime. It adds to the spec the seccomp profile (containerd's default, made for the spec's capabilities) where it has none, the
+// cgroup's path, the limits of huge pages that this host knows, and the numbers of a user given by name.
 func (c *Client) Create(ctx context.Context, req provider.CreateRequest) (provider.Created, error) {
 	ctx = c.with(ctx)
 	spec, uri, err := c.checkCreate(req)
@@ -63,23 +63,35 @@ func (c *Client) Create(ctx context.Context, req provider.CreateRequest) (provid
 	if err != nil {
 		return provider.Created{}, c.fail(err, "create container %s: image %s", req.ID, req.Image)
 	}
-	labels := map[string]string{labelRecord: req.Record}
-	maps.Copy(labels, req.Labels)
-	ct, err := c.client.NewContainer(ctx, req.ID,
-		containerd.WithSnapshotter(snapshotter), containerd.WithNewSnapshot(req.ID, img), containerd.WithContainerLabels(labels),
-		containerd.WithRuntime(runtimeName, &options.Options{Root: c.config.RuntimeRoot}),
-		containerd.WithSpec(spec, withUser, seccomp.WithDefaultProfile()))
-	if err != nil {
-		_ = c.client.SnapshotService(snapshotter).Remove(ctx, req.ID) // else it stays until its lease in containerd expires
-		return provider.Created{}, c.fail(err, "create container %s", req.ID)
-	}
-	task, err := newTask(ctx, ct, cio.LogURI(uri))
+	pid, err := c.make(ctx, req, img, spec, uri)
 	if err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), endIn)
 		defer cancel()
 		return provider.Created{}, errors.Join(c.fail(err, "create container %s", req.ID), c.remove(clean, req.ID))
 	}
-	return provider.Created{PID: int(task.Pid())}, nil
+	return provider.Created{PID: pid}, nil
+}
+
+// make does the work of Create; what it leaves behind when it fails, remove removes.
+func (c *Client) make(ctx context.Context, req provider.CreateRequest, img containerd.Image, spec *specs.Spec, uri *url.URL) (int, error) {
+	root, release, err := c.rootfs(ctx, req.ID, img, req.Root, spec.Linux.UIDMappings)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	labels := map[string]string{labelRecord: req.Record}
+	maps.Copy(labels, req.Labels)
+	ct, err := c.client.NewContainer(ctx, req.ID, containerd.WithContainerLabels(labels),
+		containerd.WithRuntime(runtimeName, &options.Options{Root: c.config.RuntimeRoot}),
+		containerd.WithSpec(spec, withUser, withSeccomp))
+	if err != nil {
+		return 0, err
+	}
+	task, err := newTask(ctx, ct, cio.LogURI(uri), containerd.WithRootFS(root))
+	if err != nil {
+		return 0, err
+	}
+	return int(task.Pid()), nil
 }
 
 // checkCreate refuses what can't become a container and completes the spec.
@@ -101,6 +113,15 @@ func (c *Client) checkCreate(req provider.CreateRequest) (*specs.Spec, *url.URL,
 	if spec.Linux == nil || spec.Process == nil || spec.Process.Capabilities == nil || spec.Root == nil {
 		return nil, nil, fmt.Errorf("spec: no Linux process with capabilities and a root: %w", provider.ErrRequest)
 	}
+	for _, dir := range []string{req.Root.Upper, req.Root.Work, req.Root.Lower} {
+		if !filepath.IsAbs(dir) || strings.ContainsAny(dir, ",:\\") { // which mean something in overlay's options
+			return nil, nil, fmt.Errorf("folder %q of the root file system is not absolute, or has a comma, colon or backslash: %w", dir, provider.ErrRequest)
+		}
+	}
+	if spec.Linux.Resources == nil {
+		return nil, nil, fmt.Errorf("spec: no limits: %w", provider.ErrRequest)
+	}
+	spec.Linux.Resources.HugepageLimits = c.cgroups.noHugepages("/sys/kernel/mm/hugepages")
 	spec.Linux.CgroupsPath = cgroupPath(c.config.Namespace, req.ID)
 	return &spec, uri, nil
 }
@@ -112,17 +133,30 @@ func withUser(ctx context.Context, client oci.Client, ct *containers.Container, 
 		return nil
 	}
 	s.Process.User.Username = ""
-	if err := oci.WithUser(name)(ctx, client, ct, s); err != nil {
+	image := *ct // the container itself has no snapshot, see rootfs
+	image.Snapshotter, image.SnapshotKey = snapshotter, ct.ID
+	if err := oci.WithUser(name)(ctx, client, &image, s); err != nil {
 		return fmt.Errorf("user %q: the image does not know it: %w: %w", name, provider.ErrRequest, err)
+	}
+	if ids := s.Linux.UIDMappings; len(ids) > 0 && max(s.Process.User.UID, s.Process.User.GID) >= ids[0].Size {
+		return fmt.Errorf("user %q: it is id %d:%d, and a job has ids up to %d: %w", name, s.Process.User.UID, s.Process.User.GID, ids[0].Size-1, provider.ErrRequest)
 	}
 	return nil
 }
 
+// withSeccomp gives a spec that has no profile containerd's default one.
+func withSeccomp(ctx context.Context, client oci.Client, ct *containers.Container, s *oci.Spec) error {
+	if s.Linux.Seccomp != nil {
+		return nil
+	}
+	return seccomp.WithDefaultProfile()(ctx, client, ct, s)
+}
+
 // newTask makes the first process, again if the machine had none to spare.
-func newTask(ctx context.Context, ct containerd.Container, io cio.Creator) (containerd.Task, error) {
+func newTask(ctx context.Context, ct containerd.Container, io cio.Creator, opts ...containerd.NewTaskOpts) (containerd.Task, error) {
 	pause := 50 * time.Millisecond
 	for try := 1; ; try++ {
-		task, err := ct.NewTask(ctx, io)
+		task, err := ct.NewTask(ctx, io, opts...)
 		if err == nil || try == forkTries || !strings.Contains(err.Error(), "resource temporarily unavailable") {
 			return task, err
 		}

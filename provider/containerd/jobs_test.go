@@ -126,8 +126,8 @@ func sandboxed(t *testing.T, rig providertest.Rig) {
 	}
 	_, out, _ = rig.Run(t, "5a4d0002", "job", "write", "/in/x", "/bin/x", "/x", "/etc/passwd", "/proc/sys/kernel/hostname", "/sys/x", "/run/gpufair/init",
 		"/out/x", "/scratch/x", "/tmp/x", "/dev/shm/x").Finish(t)
-	want := "/in/x false\n/bin/x false\n/x false\n/etc/passwd false\n/proc/sys/kernel/hostname false\n/sys/x false\n/run/gpufair/init false\n" +
-		"/out/x true\n/scratch/x true\n/tmp/x true\n/dev/shm/x true\n"
+	want := "/in/x false\n/bin/x true\n/x true\n/etc/passwd true\n/proc/sys/kernel/hostname false\n/sys/x false\n/run/gpufair/init false\n" +
+		"/out/x true\n/scratch/x true\n/tmp/x true\n/dev/shm/x true\n" // its own layer takes the changes of the image
 	if out != want {
 		t.Errorf("writable:\n%s", out)
 	}
@@ -155,8 +155,8 @@ func users(t *testing.T, rig providertest.Rig) {
 	}
 	img := rig.Import(t)
 	_, err := rig.Runtime.Create(providertest.Context(t), provider.CreateRequest{
-		ID: "05e4a", Image: img.Digest, Record: t.TempDir(), Logs: provider.LogRequest{Path: t.TempDir(), MaxBytes: 1 << 20},
-		Spec: []byte(`{"process":{"user":{"username":"stranger"},"capabilities":{}},"root":{"path":"rootfs"},"linux":{}}`),
+		ID: "05e4a", Image: img.Digest, Record: t.TempDir(), Root: provider.RootFolders{Upper: "/u", Work: "/w", Lower: t.TempDir()}, Logs: provider.LogRequest{Path: t.TempDir(), MaxBytes: 1 << 20},
+		Spec: []byte(`{"process":{"user":{"username":"stranger"},"capabilities":{}},"root":{"path":"rootfs"},"linux":{"resources":{}}}`),
 	})
 	if !errors.Is(err, provider.ErrRequest) || !strings.Contains(err.Error(), "stranger") {
 		t.Errorf("a user that the image does not know: %v", err)

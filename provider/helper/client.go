@@ -158,6 +158,10 @@ func (n networkClient) Unwire(ctx context.Context, id string) error {
 
 type mountsClient struct{ c *Client }
 
+func (m mountsClient) Info(ctx context.Context) (provider.MountsInfo, error) {
+	return ask[provider.MountsInfo](ctx, m.c, "mounts.info", nil, nil)
+}
+
 func (m mountsClient) Make(ctx context.Context, req provider.MountRequest) (provider.Folders, error) {
 	return ask[provider.Folders](ctx, m.c, "mounts.make", req, nil)
 }

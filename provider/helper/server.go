@@ -175,6 +175,7 @@ func (s *Server) handlers() map[string]handler {
 		"network.traffic":      with(s.Network.Traffic),
 		"network.unwire":       act(s.Network.Unwire),
 		"network.list":         get(s.Network.List),
+		"mounts.info":          get(s.Mounts.Info),
 		"mounts.make":          with(s.Mounts.Make),
 		"mounts.usage":         with(s.Mounts.Usage),
 		"mounts.remove":        with(s.Mounts.Remove),

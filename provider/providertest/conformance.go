@@ -56,7 +56,7 @@ func (r Rig) images(t *testing.T) {
 
 func (r Rig) life(t *testing.T) {
 	ctx := Context(t)
-	if info, err := r.Runtime.Info(ctx); err != nil || info.Name == "" || info.Version == "" || info.Sandbox == "" {
+	if info, err := r.Runtime.Info(ctx); err != nil || info.Name == "" || info.Version == "" || info.Sandbox == "" || !info.UserNamespace {
 		t.Fatalf("info: %+v, %v", info, err)
 	}
 	j := r.Create(t, "c0ffee01", Policy(), work.Spec{Command: []string{"job", "say", "hello"}, Env: []string{"A=b"}})
@@ -89,6 +89,7 @@ func (r Rig) life(t *testing.T) {
 		"log":   func(c *provider.CreateRequest) { c.Logs.Path = "relative" },
 		"cap":   func(c *provider.CreateRequest) { c.Logs.MaxBytes = 0 },
 		"place": func(c *provider.CreateRequest) { c.Record = "relative" },
+		"root":  func(c *provider.CreateRequest) { c.Root.Upper = "/x,lowerdir=/" },
 	} {
 		req := j.Request
 		spoil(&req)
@@ -201,6 +202,9 @@ func (r Rig) folders(t *testing.T) {
 	ctx := Context(t)
 	const id = "c0ffee06"
 	req := provider.MountRequest{ID: id, MaxBytes: 1 << 20, UID: 1000, GID: 1000}
+	if info, err := r.Mounts.Info(ctx); err != nil || info.Disk == "" || info.FreeBytes <= 0 {
+		t.Fatalf("info: %+v, %v", info, err)
+	}
 	first, err := r.Mounts.Make(ctx, req)
 	if err != nil {
 		t.Fatal(err)

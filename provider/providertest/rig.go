@@ -44,7 +44,7 @@ type Job struct {
 
 // Policy is a small lease on core 0.
 func Policy() sandbox.Policy {
-	return sandbox.Policy{Cores: []int{0}, MemoryBytes: 128 << 20, Pids: 32, OpenFiles: 4096}
+	return sandbox.Policy{Cores: []int{0}, MemoryBytes: 128 << 20, Pids: 32, OpenFiles: 4096, UserNamespace: true}
 }
 
 // Context is a test's context with its patience.
@@ -77,9 +77,15 @@ func (r Rig) Import(t testing.TB) provider.ImageInfo {
 // Create makes a job of the rig's image up to its start, and deletes all of it at the end of the test.
 func (r Rig) Create(t testing.TB, id string, p sandbox.Policy, w work.Spec) Job {
 	t.Helper()
+	return r.CreateEdited(t, id, p, w, 1<<30, func(spec []byte) []byte { return spec })
+}
+
+// CreateEdited is Create with a disk of so many bytes and a spec that the test changes.
+func (r Rig) CreateEdited(t testing.TB, id string, p sandbox.Policy, w work.Spec, disk int64, edit func(spec []byte) []byte) Job {
+	t.Helper()
 	ctx := Context(t)
 	img := r.Import(t)
-	folders, err := r.Mounts.Make(ctx, provider.MountRequest{ID: id, MaxBytes: 1 << 30})
+	folders, err := r.Mounts.Make(ctx, provider.MountRequest{ID: id, MaxBytes: disk, UID: p.IDs().Base, GID: p.IDs().Base})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +102,7 @@ func (r Rig) Create(t testing.TB, id string, p sandbox.Policy, w work.Spec) Job 
 		t.Fatal(err)
 	}
 	req := provider.CreateRequest{
-		ID: id, Image: img.Digest, Spec: raw, Labels: map[string]string{"lease": id}, Record: folders.Record,
+		ID: id, Image: img.Digest, Spec: edit(raw), Labels: map[string]string{"lease": id}, Record: folders.Record, Root: folders.Root,
 		Logs: provider.LogRequest{Path: LogDir(folders), MaxBytes: 1 << 20},
 	}
 	created, err := r.Runtime.Create(ctx, req)

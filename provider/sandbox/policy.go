@@ -18,6 +18,35 @@ type Policy struct {
 	TmpBytes    int64 // size of /tmp, which is in memory; 0: a quarter of MemoryBytes
 	ShmBytes    int64 // size of /dev/shm; 0: half of MemoryBytes, since data loaders of training jobs live there
 	OpenFiles   uint64
+	// UserNamespace gives the job ids of its own: its root is nobody on the host. False only where the host can't: see
+	// provider.RuntimeInfo.
+	UserNamespace bool
+}
+
+// IDs is a job's range of users and groups on the host: container id n is host id Base+n, for n below Size.
+type IDs struct{ Base, Size uint32 }
+
+// The ranges lie where no distribution has users and where neither useradd's subordinate ids (/etc/subuid) nor systemd's containers go:
+// 0x70000000 to 0x7fffffff is "unused" in systemd's table of ids (https://systemd.io/UIDS-GIDS), and has room for maxCores ranges.
+const (
+	firstID  = 0x70000000
+	idsOfJob = 1 << 16
+)
+
+// IDs is the job's own range. No core is leased twice at a time, so its lowest core tells it apart from every other job that runs.
+// Without a user namespace the range is zero: container ids are host ids.
+func (p Policy) IDs() IDs {
+	if !p.UserNamespace {
+		return IDs{}
+	}
+	return IDs{Base: firstID + uint32(slices.Min(p.Cores))*idsOfJob, Size: idsOfJob}
+}
+
+func (i IDs) mappings() []specs.LinuxIDMapping {
+	if i.Size == 0 {
+		return nil
+	}
+	return []specs.LinuxIDMapping{{ContainerID: 0, HostID: i.Base, Size: i.Size}}
 }
 
 const (
@@ -41,6 +70,8 @@ func (p Policy) Validate() error {
 		return fmt.Errorf("cores: %d named, 1 to %d are allowed", len(p.Cores), maxCores)
 	case slices.Min(p.Cores) < 0:
 		return errors.New("cores: a core's number is negative")
+	case slices.Max(p.Cores) >= maxCores:
+		return fmt.Errorf("cores: number %d, below %d is allowed", slices.Max(p.Cores), maxCores)
 	case p.MemoryBytes < minMemory:
 		return fmt.Errorf("memory: %d bytes are below the least, %d", p.MemoryBytes, minMemory)
 	case p.Pids < 1 || p.Pids > maxPids:
@@ -91,6 +122,9 @@ func devices() []specs.LinuxDeviceCgroup {
 	}
 }
 
+// oomScore makes the kernel take a job's processes before the owner's when the whole host is out of memory (proc(5), oom_score_adj).
+const oomScore = 800
+
 func (p Policy) rlimits() []specs.POSIXRlimit {
 	soft := min(p.OpenFiles, 1024) // what select(2) can take; a program that knows better raises it
 	return []specs.POSIXRlimit{
@@ -107,8 +141,8 @@ func capabilities() []string {
 	}
 }
 
-func namespaces() []specs.LinuxNamespace {
-	return []specs.LinuxNamespace{
+func (p Policy) namespaces() []specs.LinuxNamespace {
+	list := []specs.LinuxNamespace{
 		{Type: specs.PIDNamespace},
 		{Type: specs.IPCNamespace},
 		{Type: specs.UTSNamespace},
@@ -116,6 +150,10 @@ func namespaces() []specs.LinuxNamespace {
 		{Type: specs.NetworkNamespace},
 		{Type: specs.CgroupNamespace},
 	}
+	if p.UserNamespace {
+		list = append(list, specs.LinuxNamespace{Type: specs.UserNamespace})
+	}
+	return list
 }
 
 // maskedPaths tell of the host or reach into it (as containerd and docker have it).

