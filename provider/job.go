@@ -93,7 +93,11 @@ func (a *Agent) launch(ctx context.Context, k *keeper, rec record) (Folders, err
 	}
 	limits := a.policy(rec)
 	owner := limits.IDs().Base
-	folders, err := a.mounts.Make(ctx, MountRequest{ID: id, MaxBytes: rec.diskBytes(), UID: owner, GID: owner})
+	inputs, err := k.inputBytes(ctx, spec)
+	if err != nil {
+		return Folders{}, err
+	}
+	folders, err := a.mounts.Make(ctx, MountRequest{ID: id, MaxBytes: rec.diskBytes() + min(inputs, rec.diskBytes()), UID: owner, GID: owner})
 	if err != nil {
 		return folders, fmt.Errorf("folders of lease %s: %w", k.id.Short(), err)
 	}
@@ -130,6 +134,26 @@ func (a *Agent) launch(ctx context.Context, k *keeper, rec record) (Folders, err
 		return folders, fmt.Errorf("network of lease %s: %w", k.id.Short(), err)
 	}
 	return folders, a.runtime.Start(ctx, id)
+}
+
+// inputBytes is what the inputs of a job come to: they lie on the lease's disk beside what the job may write.
+func (k *keeper) inputBytes(ctx context.Context, spec work.Spec) (int64, error) {
+	if spec.Inputs.IsZero() {
+		return 0, nil
+	}
+	store, err := k.stage.open()
+	if err != nil {
+		return 0, err
+	}
+	raw, err := readSmall(ctx, store, spec.Inputs, blob.MaxManifest)
+	if err != nil {
+		return 0, fmt.Errorf("inputs: %w", err)
+	}
+	m, err := blob.DecodeManifest(raw)
+	if err != nil {
+		return 0, fmt.Errorf("inputs: %w", err)
+	}
+	return m.Bytes(), nil
 }
 
 // wireRequest is the network that the lease was sold with; what the owner denies is that of now.
