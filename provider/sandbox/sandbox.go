@@ -99,12 +99,14 @@ func Spec(j Job) (*specs.Spec, error) {
 func hostname(lease string) string { return "job-" + lease[:min(len(lease), 12)] }
 
 func (f Folders) validate() error {
-	if f.Resolv == "" {
-		f.Resolv = f.Init // nothing to judge
-	}
-	for name, p := range map[string]string{"resolv": f.Resolv, "in": f.In, "out": f.Out, "scratch": f.Scratch, "record": f.Record, "init": f.Init} {
-		if !path.IsAbs(p) || path.Clean(p) != p || p == "/" {
-			return fmt.Errorf("%s: %q is not a clean absolute path", name, p)
+	for _, folder := range []struct{ name, path string }{
+		{"in", f.In}, {"out", f.Out}, {"scratch", f.Scratch}, {"record", f.Record}, {"resolv", f.Resolv}, {"init", f.Init},
+	} {
+		if folder.name == "resolv" && folder.path == "" {
+			continue
+		}
+		if p := folder.path; !path.IsAbs(p) || path.Clean(p) != p || p == "/" {
+			return fmt.Errorf("%s: %q is not a clean absolute path", folder.name, p)
 		}
 	}
 	return nil

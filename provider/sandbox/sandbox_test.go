@@ -205,6 +205,7 @@ func TestRefused(t *testing.T) {
 		`in: "relative"`:                  func(j *Job) { j.Folders.In = "relative" },
 		`out: "/a/../etc"`:                func(j *Job) { j.Folders.Out = "/a/../etc" },
 		`init: "/"`:                       func(j *Job) { j.Folders.Init = "/" },
+		`resolv: "resolv.conf"`:           func(j *Job) { j.Folders.Resolv = "resolv.conf" },
 		"cores: 0 named":                  func(j *Job) { j.Policy.Cores = nil },
 		"named twice":                     func(j *Job) { j.Policy.Cores = []int{1, 1} },
 		"a core's number is negative":     func(j *Job) { j.Policy.Cores = []int{-1} },
