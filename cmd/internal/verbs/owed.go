@@ -222,7 +222,7 @@ func (d *Daemon) proveDebt(ctx context.Context, account, folder string) error {
 	tab := d.Table("LEASE", "I AM THE", ">UNPAID", "UNIT", "SINCE", "DUE", "PROOF", "FILE")
 	worst := "ok"
 	for _, l := range v.Leases {
-		raw, err := d.fetchProof(ctx, l.Lease)
+		raw, err := d.fetchProof(ctx, "prove lease "+l.Lease, leaseProof(l.Lease))
 		if err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ func (d *Daemon) ledgerProof() *cobra.Command {
 			if account != "" {
 				return d.proveDebt(cmd.Context(), account, output)
 			}
-			raw, err := d.fetchProof(cmd.Context(), args[0])
+			raw, err := d.fetchProof(cmd.Context(), "prove lease "+args[0], leaseProof(args[0]))
 			if err != nil {
 				return err
 			}
@@ -40,10 +40,9 @@ func (d *Daemon) ledgerProof() *cobra.Command {
 			if output == "" {
 				output = "lease-" + short(v.Lease) + ".proof"
 			}
-			if err := writeNew(output, raw); err != nil {
-				return cli.Fail(cli.ExitSystem, "write the proof of lease "+args[0], err, "give with -o the name of a file that is not there yet")
+			if err := d.writeProof("lease "+args[0], output, raw); err != nil {
+				return err
 			}
-			d.Note("wrote %s, %d bytes; who gets it runs: %s ledger verify %s", cli.Clean(output), len(raw), d.Name, cli.Clean(output))
 			if err := d.printProof(v); err != nil {
 				return err
 			}
@@ -56,19 +55,30 @@ func (d *Daemon) ledgerProof() *cobra.Command {
 }
 
 // fetchProof asks the daemon for a proof file.
-func (d *Daemon) fetchProof(ctx context.Context, lease string) ([]byte, error) {
-	what := "prove lease " + lease
+func (d *Daemon) fetchProof(ctx context.Context, what, path string) ([]byte, error) {
 	c, err := d.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	body, err := c.Raw(ctx, http.MethodGet, "/ledger/leases/"+url.PathEscape(lease)+"/proof", nil)
+	body, err := c.Raw(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return nil, d.Explain(what, err)
 	}
 	defer body.Close()
 	raw, err := io.ReadAll(io.LimitReader(body, proof.MaxFile+1))
 	return raw, d.Explain(what, err)
+}
+
+// leaseProof is where a lease's proof file is to be had.
+func leaseProof(lease string) string { return "/ledger/leases/" + url.PathEscape(lease) + "/proof" }
+
+// writeProof writes a proof file, and says what to do with it. What names the thing it is the proof of.
+func (d *Daemon) writeProof(what, output string, raw []byte) error {
+	if err := writeNew(output, raw); err != nil {
+		return cli.Fail(cli.ExitSystem, "write the proof of "+what, err, "give with -o the name of a file that is not there yet")
+	}
+	d.Note("wrote %s, %d bytes; who gets it runs: %s ledger verify %s", cli.Clean(output), len(raw), d.Name, cli.Clean(output))
+	return nil
 }
 
 // verifyFile checks a proof file, with nothing else.

@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -106,28 +105,18 @@ func (d *Daemon) settleProof() *cobra.Command {
 			"without a daemon. With one signature it shows what you said and when, which is what a payer has whom nobody answers.",
 		Example: fmt.Sprintf("  %s settle proof 5c1e\n  %s settle proof 5c1e -o for-the-judge.proof", d.Name, d.Name),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			what := "prove settlement " + short(args[0])
-			c, err := d.Dial(cmd.Context())
+			what := "settlement " + short(args[0])
+			raw, err := d.fetchProof(cmd.Context(), "prove "+what, "/settlements/"+url.PathEscape(args[0])+"/proof")
 			if err != nil {
 				return err
-			}
-			body, err := c.Raw(cmd.Context(), http.MethodGet, "/settlements/"+url.PathEscape(args[0])+"/proof", nil)
-			if err != nil {
-				return d.Explain(what, err)
-			}
-			defer body.Close()
-			raw, err := io.ReadAll(io.LimitReader(body, proof.MaxFile+1))
-			if err != nil {
-				return d.Explain(what, err)
 			}
 			v := proof.CheckPayment(raw)
 			if output == "" {
 				output = "payment-" + short(v.ID) + ".proof"
 			}
-			if err := writeNew(output, raw); err != nil {
-				return cli.Fail(cli.ExitSystem, "write the proof of settlement "+short(args[0]), err, "give with -o the name of a file that is not there yet")
+			if err := d.writeProof(what, output, raw); err != nil {
+				return err
 			}
-			d.Note("wrote %s, %d bytes; who gets it runs: %s ledger verify %s", cli.Clean(output), len(raw), d.Name, cli.Clean(output))
 			if err := d.printPayment(v); err != nil {
 				return err
 			}

@@ -2,8 +2,6 @@ package verbs
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"time"
 
@@ -91,27 +89,17 @@ func (d *Daemon) ledgerWitnessProof() *cobra.Command {
 		Example: fmt.Sprintf("  %s ledger witness proof gf5kq\n  %s ledger witness proof 12D3KooWPjce -o fork.txt", d.Name, d.Name),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			what := "prove that " + args[0] + " signed two histories"
-			c, err := d.Dial(cmd.Context())
+			raw, err := d.fetchProof(cmd.Context(), what, "/ledger/witnesses/"+url.PathEscape(args[0])+"/fork")
 			if err != nil {
 				return err
-			}
-			body, err := c.Raw(cmd.Context(), http.MethodGet, "/ledger/witnesses/"+url.PathEscape(args[0])+"/fork", nil)
-			if err != nil {
-				return d.Explain(what, err)
-			}
-			defer body.Close()
-			raw, err := io.ReadAll(io.LimitReader(body, proof.MaxFile+1))
-			if err != nil {
-				return d.Explain(what, err)
 			}
 			v := proof.CheckFork(raw)
 			if output == "" {
 				output = "fork-" + short(v.Device) + ".txt"
 			}
-			if err := writeNew(output, raw); err != nil {
-				return cli.Fail(cli.ExitSystem, "write the proof", err, "give with -o the name of a file that is not there yet")
+			if err := d.writeProof("the two histories of "+args[0], output, raw); err != nil {
+				return err
 			}
-			d.Note("wrote %s, %d bytes; who gets it runs: %s ledger verify %s", cli.Clean(output), len(raw), d.Name, cli.Clean(output))
 			return d.printFork(v)
 		},
 	}
