@@ -3,7 +3,9 @@ package libp2p
 import (
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/event"
@@ -138,6 +140,30 @@ func TestTraffic(t *testing.T) {
 	if len(count.peers) != 0 || count.of("stranger") != nil {
 		t.Errorf("peers that are gone take memory: %v", count.peers)
 	}
+}
+
+// TestRelayRate holds all circuits together to one rate, once the tenth of a second that may go at once is used up.
+func TestRelayRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const perSecond, circuits = 1 << 20, 4
+		m := newMeter(t.Context(), perSecond)
+		start := time.Now()
+		var all sync.WaitGroup
+		for range circuits {
+			all.Go(func() {
+				for sent := 0; sent < perSecond; sent += relayBuffer {
+					m.BytesTransferred(relayBuffer)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(start); took < circuits*time.Second-100*time.Millisecond || took > circuits*time.Second {
+			t.Errorf("%d MiB at 1 MiB/s took %v", circuits, took)
+		}
+		if m.bytes.Load() != circuits*perSecond {
+			t.Errorf("%d bytes were counted", m.bytes.Load())
+		}
+	})
 }
 
 func TestRelayConfig(t *testing.T) {

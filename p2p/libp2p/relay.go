@@ -91,6 +91,11 @@ type meter struct {
 	bytes           atomic.Uint64
 }
 
+// newMeter holds what is carried to so many bytes a second, until ctx ends.
+func newMeter(ctx context.Context, perSecond int64) *meter {
+	return &meter{MetricsTracer: silentTracer{}, ctx: ctx, rate: rate.NewLimiter(rate.Limit(perSecond), max(relayBuffer, int(perSecond/10)))}
+}
+
 // BytesTransferred fulfils libp2p's tracer. A relay calls it after each buffer, in the goroutine that carries one direction of a circuit:
 // who waits here waits in a queue of such, a buffer at a time.
 func (m *meter) BytesTransferred(n int) {
@@ -139,7 +144,7 @@ func (silentTracer) BytesTransferred(int)                {}
 
 // serveRelay lets others be reached through this host until the host closes.
 func serveRelay(ctx context.Context, h host.Host, c RelayConfig, reg prometheus.Registerer) (*meter, error) {
-	m := &meter{MetricsTracer: silentTracer{}, ctx: ctx, rate: rate.NewLimiter(rate.Limit(c.Rate), max(relayBuffer, int(c.Rate/10)))}
+	m := newMeter(ctx, c.Rate)
 	if reg != nil {
 		m.MetricsTracer = relay.NewMetricsTracer(relay.WithRegisterer(reg))
 	}
