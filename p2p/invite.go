@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpufair/gpufair/p2p/identity"
@@ -19,7 +20,7 @@ const InvitePrefix = "gpufair-invite:"
 // Limits of an invite: it is pasted by people, and whoever reads it trusts none of it before the signature.
 const (
 	maxInviteAddrs  = 16      // a machine with more interfaces lists its best
-	maxInviteAddr   = 128     // the longest multiaddress of ours, with a DNS name, has under 100 characters
+	maxInviteAddr   = 128     // one over a relay and IPv6 can be longer, and is left out
 	maxInviteCredit = 64      // an amount and its unit
 	maxInviteText   = 4 << 10 // 16 addresses and all the rest in base64 fit
 )
@@ -37,8 +38,11 @@ type Invite struct {
 	Credit     string    `cbor:"7,keyasint,omitempty"` // what the inviter offers to lend, as `credit` prints it
 }
 
-// NewInvite makes the invite of dev to network, reachable at addrs; credit may be empty. The error says which part is out of bounds.
+// NewInvite makes the invite of dev to network, reachable at the first of addrs that an invite may hold; those that are too long for it are
+// left out. credit may be empty. The error says which part is out of bounds.
 func NewInvite(dev *identity.Device, network string, addrs []string, credit string) (string, error) {
+	addrs = slices.DeleteFunc(slices.Clone(addrs), func(one string) bool { return len(one) > maxInviteAddr })
+	addrs = addrs[:min(len(addrs), maxInviteAddrs)]
 	inv := Invite{Header: dev.Header(1), Delegation: dev.DelegationHash(), Network: network, Addrs: addrs, Credit: credit}
 	if err := inv.validate(); err != nil {
 		return "", fmt.Errorf("make invite: %w", err)

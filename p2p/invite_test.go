@@ -3,6 +3,7 @@ package p2p_test
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,25 @@ func TestInvite(t *testing.T) {
 			got.Credit != "5.00 CREDIT" || got.Delegation != dev.DelegationHash() {
 			t.Errorf("got %+v", got)
 		}
+	}
+}
+
+// TestInviteAddrs leaves out what is too long, as an address over a relay and IPv6 can be, and takes the first of the rest.
+func TestInviteAddrs(t *testing.T) {
+	long := "/ip6/2001:db8:1111:2222:3333:4444:5555:6666/udp/47010/quic-v1/p2p/12D3KooWRKPiH6zvnejzovLUhimmpPHAxTUKQHufVXzjvJ8cFucH/p2p-circuit"
+	addrs := []string{long}
+	for i := range 20 {
+		addrs = append(addrs, fmt.Sprintf("/ip4/192.0.2.%d/tcp/4701", i))
+	}
+	text, err := p2p.NewInvite(p2ptest.Device(t), "main", addrs, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if inv, err := p2p.ParseInvite(text); err != nil || !slices.Equal(inv.Addrs, addrs[1:17]) {
+		t.Errorf("%q %v", inv.Addrs, err)
+	}
+	if addrs[0] != long {
+		t.Error("the caller's addresses were changed")
 	}
 }
 
@@ -70,7 +90,7 @@ func TestInviteRefusals(t *testing.T) {
 	}{
 		"network":        {"Not A Name", good, ""},
 		"no address":     {"main", nil, ""},
-		"many addresses": {"main", make([]string, 17), ""},
+		"an empty one":   {"main", make([]string, 17), ""},
 		"a host":         {"main", []string{"example.org:4701"}, ""},
 		"a long address": {"main", []string{"/dns4/" + strings.Repeat("x", 200)}, ""},
 		"long credit":    {"main", good, strings.Repeat("9", 65)},

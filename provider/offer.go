@@ -158,12 +158,13 @@ func (a *Agent) compose(now time.Time) (market.Offer, string) {
 	return o, ""
 }
 
-// offerAddrs are at most as many addresses as an offer may hold; a.mu is held.
+// offerAddrs are the first addresses that an offer may hold; one over a relay and IPv6 can be too long for it. a.mu is held.
 func (a *Agent) offerAddrs() []string {
 	addrs := a.conf.Addrs
 	if len(addrs) == 0 {
 		addrs = a.net.Addrs()
 	}
+	addrs = slices.DeleteFunc(slices.Clone(addrs), func(one string) bool { return len(one) > market.MaxAddr })
 	return addrs[:min(len(addrs), market.MaxAddrs)]
 }
 
