@@ -1,11 +1,15 @@
 package libp2p
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"github.com/gpufair/gpufair/p2p"
@@ -90,6 +94,55 @@ func TestLimitsPerAddress(t *testing.T) {
 	}
 	if got := count("/ip4/127.0.0.1/udp/1/quic-v1"); got != 40 {
 		t.Errorf("loopback got %d connections, want all 40", got)
+	}
+}
+
+// TestRelayLimits opens the streams of as many circuits as a relay is set to carry: no other limit of libp2p's may come first.
+func TestRelayLimits(t *testing.T) {
+	c := Default("main")
+	r := DefaultRelay()
+	r.Circuits, r.CircuitsPerPeer = maxCircuits, maxCircuits/2
+	c.Relay = &r
+	limits, err := newLimits(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer limits.Close()
+	open := func(id peer.ID, dir network.Direction, as protocol.ID) error {
+		s, err := limits.OpenStream(id, dir)
+		if err == nil {
+			err = s.SetProtocol(as)
+		}
+		if err == nil {
+			err = s.SetService(relay.ServiceName)
+		}
+		if err == nil {
+			err = s.ReserveMemory(4<<10, network.ReservationPriorityAlways)
+		}
+		if err != nil && s != nil {
+			s.Done()
+		}
+		return err
+	}
+	buffer := func() error {
+		return limits.ViewService(relay.ServiceName, func(s network.ServiceScope) error {
+			return s.ReserveMemory(2*relayBuffer, network.ReservationPriorityHigh)
+		})
+	}
+	from, to := peer.ID(testPeer(t).Libp2p()), peer.ID(testPeer(t).Libp2p())
+	for i := range r.Circuits {
+		if i == r.CircuitsPerPeer { // that is all of one peer: the rest is of others
+			from, to = peer.ID(testPeer(t).Libp2p()), peer.ID(testPeer(t).Libp2p())
+		}
+		if err := errors.Join(buffer(), open(from, network.DirInbound, proto.ProtoIDv2Hop), open(to, network.DirOutbound, proto.ProtoIDv2Stop)); err != nil {
+			t.Fatalf("circuit %d of %d, %d of a peer: %v", i+1, r.Circuits, r.CircuitsPerPeer, err)
+		}
+	}
+	n, past := 0, peer.ID(testPeer(t).Libp2p())
+	for ; n <= relayRequests && open(past, network.DirOutbound, proto.ProtoIDv2Stop) == nil; n++ {
+	}
+	if n > 0 {
+		t.Errorf("%d circuits more than there may be", n)
 	}
 }
 

@@ -197,17 +197,21 @@ func newLimits(c Config) (network.ResourceManager, error) {
 	defaults := rcmgr.DefaultLimits
 	golibp2p.SetDefaultServiceLimits(&defaults)
 	conns := rcmgr.LimitVal(4 * c.HighConns) // new ones arrive faster than the connection manager trims
+	scaled := defaults.Scale(memory, files)
+	usual := scaled.ToPartialLimitConfig()
 	partial := rcmgr.PartialLimitConfig{
-		System:    rcmgr.ResourceLimits{Conns: conns, ConnsInbound: conns / 2, ConnsOutbound: conns},
-		Transient: rcmgr.ResourceLimits{Conns: conns / 2, ConnsInbound: conns / 4, ConnsOutbound: conns / 2},
+		System:      usual.System,
+		PeerDefault: usual.PeerDefault,
+		Transient:   rcmgr.ResourceLimits{Conns: conns / 2, ConnsInbound: conns / 4, ConnsOutbound: conns / 2},
 		// Each protocol's own p2p.Limits are the tight ones; these only bound protocols of libp2p's.
 		ProtocolDefault:     rcmgr.ResourceLimits{Streams: 4096, StreamsInbound: 2048, StreamsOutbound: 4096},
 		ProtocolPeerDefault: rcmgr.ResourceLimits{Streams: 512, StreamsInbound: 256, StreamsOutbound: 512},
 	}
+	partial.System.Conns, partial.System.ConnsInbound, partial.System.ConnsOutbound = conns, conns/2, conns
 	if c.Relay != nil {
 		c.Relay.limit(&partial)
 	}
-	limiter := rcmgr.NewFixedLimiter(partial.Build(defaults.Scale(memory, files)))
+	limiter := rcmgr.NewFixedLimiter(partial.Build(scaled))
 	burst := rate.Limit{RPS: c.ConnRate, Burst: 2 * c.ConnsPerIP}
 	opts := []rcmgr.Option{
 		rcmgr.WithLimitPerSubnet(

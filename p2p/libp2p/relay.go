@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/protocol"
 	rcmgr "github.com/libp2p/go-libp2p/p2p/host/resource-manager"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/pb"
+	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
@@ -61,17 +63,24 @@ func (r RelayConfig) Validate() error {
 	return nil
 }
 
-// limit bounds the relay's streams and memory in libp2p's resource manager: the service is refused what would pass them.
+// limit makes room for the relay's streams and memory in libp2p's resource manager, at each of its levels, and for no more: the service is
+// refused what would pass them. System and PeerDefault hold what the machine has for all else.
 func (r RelayConfig) limit(partial *rcmgr.PartialLimitConfig) {
 	in, out := rcmgr.LimitVal(r.Circuits+relayRequests), rcmgr.LimitVal(r.Circuits)
 	const frame = 4 << 10                                                                      // of a message of the relay protocol
 	memory := rcmgr.LimitVal64(r.Circuits*(2*relayBuffer+2*frame)+relayRequests*frame) * 4 / 3 // a buffer is refused at four fifths
 	ofPeer := rcmgr.LimitVal(r.CircuitsPerPeer + 8)
-	partial.Service = map[string]rcmgr.ResourceLimits{
-		relay.ServiceName: {Streams: in + out, StreamsInbound: in, StreamsOutbound: out, Memory: memory},
-	}
-	partial.ServicePeer = map[string]rcmgr.ResourceLimits{
-		relay.ServiceName: {Streams: 2 * ofPeer, StreamsInbound: ofPeer, StreamsOutbound: ofPeer, Memory: memory},
+	all := rcmgr.ResourceLimits{Streams: in + out, StreamsInbound: in, StreamsOutbound: out, Memory: memory}
+	one := rcmgr.ResourceLimits{Streams: 2 * ofPeer, StreamsInbound: ofPeer, StreamsOutbound: ofPeer, Memory: memory}
+	partial.Service = map[string]rcmgr.ResourceLimits{relay.ServiceName: all}
+	partial.ServicePeer = map[string]rcmgr.ResourceLimits{relay.ServiceName: one}
+	partial.Protocol = map[protocol.ID]rcmgr.ResourceLimits{proto.ProtoIDv2Hop: all, proto.ProtoIDv2Stop: all}
+	partial.ProtocolPeer = map[protocol.ID]rcmgr.ResourceLimits{proto.ProtoIDv2Hop: one, proto.ProtoIDv2Stop: one}
+	for level, more := range map[*rcmgr.ResourceLimits]rcmgr.ResourceLimits{&partial.System: all, &partial.PeerDefault: one} {
+		level.Streams += more.Streams
+		level.StreamsInbound += more.StreamsInbound
+		level.StreamsOutbound += more.StreamsOutbound
+		level.Memory += more.Memory
 	}
 }
 
