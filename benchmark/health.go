@@ -17,32 +17,9 @@ const (
 	ActionOut                 // not offered until the owner has acted and standard passes
 )
 
-var actionNames = [...]string{"note", "end the job", "no new jobs", "reset", "take out"}
-
-// String is the action in words.
-func (a Action) String() string {
-	if int(a) < len(actionNames) {
-		return actionNames[a]
-	}
-	return fmt.Sprintf("action %d", uint8(a))
-}
-
-// Check is the profile that a card must pass before it is offered again; "" for none.
-func (a Action) Check() Profile {
-	switch a {
-	case ActionReset:
-		return Quick
-	case ActionOut:
-		return Standard
-	default:
-		return ""
-	}
-}
-
 // Verdict is what a signal means and asks for.
 type Verdict struct {
 	Action Action
-	Refund bool // the time since the fault is not the renter's to pay
 	Text   string
 	Advice string // for the owner; "" if there is nothing to do
 }
@@ -51,9 +28,7 @@ type Verdict struct {
 // 157 since the work is paid for (spec: gpu, 5).
 type xidRule struct {
 	xids   []uint64
-	first  Action
-	again  Action // for the second within a day
-	refund bool
+	action Action // for the first of a day
 	text   string
 	advice string
 }
@@ -67,37 +42,32 @@ const (
 // xidRules is the policy.
 func xidRules() []xidRule {
 	return []xidRule{
-		{[]uint64{11, 13, 31, 32, 68, 69}, ActionJob, ActionJob, false, "the program on it made an error", ""},
-		{[]uint64{43, 45}, ActionNote, ActionNote, false, "a program on it was ended after another error", ""},
-		{[]uint64{8, 39, 40, 41}, ActionJob, ActionReset, true, "the card did not finish its work", adviceReset},
-		{[]uint64{46, 62, 109, 119, 120, 143, 158}, ActionReset, ActionOut, true, "the card or its firmware hangs", adviceReset},
-		{[]uint64{48, 171, 172}, ActionReset, ActionOut, true, "its memory made an error that ECC could not correct", adviceReset},
-		{[]uint64{63}, ActionNote, ActionNote, false, "a row of its memory will be replaced at the next reset", "reset it between two jobs"},
-		{[]uint64{156}, ActionReset, ActionOut, false, "a part of it was retired", adviceReset},
-		{[]uint64{64, 157}, ActionOut, ActionOut, true, "a broken part of its memory could not be replaced", adviceRMA},
-		{[]uint64{92}, ActionDrain, ActionOut, false, "ECC corrects many errors", "gpufaird benchmark tests its memory"},
-		{[]uint64{94}, ActionJob, ActionReset, true, "a memory error was held within one program", "reset it when it is idle"},
-		{[]uint64{95, 140}, ActionReset, ActionOut, true, "a memory error may have reached every program on it", adviceReset},
-		{[]uint64{74, 136, 137, 144, 145, 146, 147, 148, 149, 150}, ActionDrain, ActionReset, false, "its link to other cards fails", "offer it alone; check the bridge"},
-		{[]uint64{54}, ActionOut, ActionOut, true, "its extra power is missing", "shut down and attach its power leads"},
-		{[]uint64{79}, ActionOut, ActionOut, true, "it fell off the bus", adviceBus},
-		{[]uint64{154}, ActionDrain, ActionReset, false, "the driver asks for recovery", "gpufaird doctor says for which"},
+		{[]uint64{11, 13, 31, 32, 68, 69}, ActionJob, "the program on it made an error", ""},
+		{[]uint64{43, 45}, ActionNote, "a program on it was ended after another error", ""},
+		{[]uint64{8, 39, 40, 41}, ActionJob, "the card did not finish its work", adviceReset},
+		{[]uint64{46, 62, 109, 119, 120, 143, 158}, ActionReset, "the card or its firmware hangs", adviceReset},
+		{[]uint64{48, 171, 172}, ActionReset, "its memory made an error that ECC could not correct", adviceReset},
+		{[]uint64{63}, ActionNote, "a row of its memory will be replaced at the next reset", "reset it between two jobs"},
+		{[]uint64{156}, ActionReset, "a part of it was retired", adviceReset},
+		{[]uint64{64, 157}, ActionOut, "a broken part of its memory could not be replaced", adviceRMA},
+		{[]uint64{92}, ActionDrain, "ECC corrects many errors", "gpufaird benchmark tests its memory"},
+		{[]uint64{94}, ActionJob, "a memory error was held within one program", "reset it when it is idle"},
+		{[]uint64{95, 140}, ActionReset, "a memory error may have reached every program on it", adviceReset},
+		{[]uint64{74, 136, 137, 144, 145, 146, 147, 148, 149, 150}, ActionDrain, "its link to other cards fails", "offer it alone; check the bridge"},
+		{[]uint64{54}, ActionOut, "its extra power is missing", "shut down and attach its power leads"},
+		{[]uint64{79}, ActionOut, "it fell off the bus", adviceBus},
+		{[]uint64{154}, ActionDrain, "the driver asks for recovery", "gpufaird doctor says for which"},
 	}
 }
 
-// XidVerdict is what Xid n asks for, when before of the same line were seen within the last day. An Xid that is not in the policy takes no
-// new jobs.
-func XidVerdict(n uint64, before int) Verdict {
+// XidVerdict is what Xid n asks for. An Xid that is not in the policy takes no new jobs.
+func XidVerdict(n uint64) Verdict {
 	for _, r := range xidRules() {
 		if slices.Contains(r.xids, n) {
-			v := Verdict{r.first, r.refund, r.text, r.advice}
-			if before > 0 {
-				v.Action = r.again
-			}
-			return v
+			return Verdict{r.action, r.text, r.advice}
 		}
 	}
-	return Verdict{ActionDrain, false, "an error that gpufair does not know", "see dmesg and docs.nvidia.com/deploy/xid-errors"}
+	return Verdict{ActionDrain, "an error that gpufair does not know", "see dmesg and docs.nvidia.com/deploy/xid-errors"}
 }
 
 // Verdicts is what the card's own facts ask for, the strongest first. Nothing is said of what the driver does not tell.
@@ -109,26 +79,26 @@ func (g GPU) Verdicts() []Verdict {
 		}
 	}
 	if r := g.Rows; r != nil {
-		add(r.Failure, Verdict{ActionOut, true, "its memory has no spare rows left: it is broken", adviceRMA})
-		add(r.Pending, Verdict{ActionNote, false, "a broken row of its memory will be replaced at the next reset", adviceReset})
+		add(r.Failure, Verdict{ActionOut, "its memory has no spare rows left: it is broken", adviceRMA})
+		add(r.Pending, Verdict{ActionNote, "a broken row of its memory will be replaced at the next reset", adviceReset})
 	}
 	if e := g.ECCErrors; e != nil {
-		add(e.Uncorrected > 0, Verdict{ActionReset, true, fmt.Sprintf("ECC could not correct %d errors since the driver was loaded", e.Uncorrected), adviceReset})
-		add(e.Uncorrected == 0 && e.UncorrectedLifetime > 0, Verdict{ActionNote, false, fmt.Sprintf("ECC could not correct %d errors in its life", e.UncorrectedLifetime), ""})
+		add(e.Uncorrected > 0, Verdict{ActionReset, fmt.Sprintf("ECC could not correct %d errors since the driver was loaded", e.Uncorrected), adviceReset})
+		add(e.Uncorrected == 0 && e.UncorrectedLifetime > 0, Verdict{ActionNote, fmt.Sprintf("ECC could not correct %d errors in its life", e.UncorrectedLifetime), ""})
 	}
 	switch g.Recovery {
 	case "":
 	case "reset", "drain_and_reset":
-		out = append(out, Verdict{ActionReset, true, "the driver asks for a reset", adviceReset})
+		out = append(out, Verdict{ActionReset, "the driver asks for a reset", adviceReset})
 	case "reboot":
-		out = append(out, Verdict{ActionOut, true, "the driver asks for a reboot", "reboot this machine"})
+		out = append(out, Verdict{ActionOut, "the driver asks for a reboot", "reboot this machine"})
 	default:
-		out = append(out, Verdict{ActionDrain, false, "the driver asks for recovery: " + g.Recovery, adviceReset})
+		out = append(out, Verdict{ActionDrain, "the driver asks for recovery: " + g.Recovery, adviceReset})
 	}
 	add(g.Throttle&(ReasonHWSlowdown|ReasonHWThermal|ReasonPowerBrake) != 0,
-		Verdict{ActionDrain, false, "it slows itself down: " + (g.Throttle &^ ReasonIdle).String(), "look at its fans, dust and power leads"})
+		Verdict{ActionDrain, "it slows itself down: " + (g.Throttle &^ ReasonIdle).String(), "look at its fans, dust and power leads"})
 	add(g.PCIeWidth > 0 && g.PCIeWidth < g.PCIeMaxWidth, Verdict{
-		ActionNote, false, fmt.Sprintf("its link has %d of %d lanes: copies to the card are slow", g.PCIeWidth, g.PCIeMaxWidth),
+		ActionNote, fmt.Sprintf("its link has %d of %d lanes: copies to the card are slow", g.PCIeWidth, g.PCIeMaxWidth),
 		"normal for a riser or a small slot; else reseat the card, or move it to the slot next to the processor",
 	})
 	slices.SortStableFunc(out, func(a, b Verdict) int { return int(b.Action) - int(a.Action) })

@@ -9,28 +9,18 @@ import (
 
 // The policy of the spec, line by line.
 func TestXidPolicy(t *testing.T) {
-	type want struct {
-		first, again benchmark.Action
-		refund       bool
-	}
 	job, note, drain, reset, out := benchmark.ActionJob, benchmark.ActionNote, benchmark.ActionDrain, benchmark.ActionReset, benchmark.ActionOut
-	for xid, w := range map[uint64]want{
-		13: {job, job, false}, 31: {job, job, false}, 68: {job, job, false}, 69: {job, job, false}, 11: {job, job, false}, 32: {job, job, false},
-		43: {note, note, false}, 45: {note, note, false}, 8: {job, reset, true}, 39: {job, reset, true}, 41: {job, reset, true},
-		46: {reset, out, true}, 62: {reset, out, true}, 109: {reset, out, true}, 119: {reset, out, true}, 158: {reset, out, true},
-		48: {reset, out, true}, 171: {reset, out, true}, 63: {note, note, false}, 156: {reset, out, false}, 64: {out, out, true}, 157: {out, out, true},
-		92: {drain, out, false}, 94: {job, reset, true}, 95: {reset, out, true}, 140: {reset, out, true}, 74: {drain, reset, false}, 150: {drain, reset, false},
-		54: {out, out, true}, 79: {out, out, true}, 99999: {drain, drain, false}, 0: {drain, drain, false},
+	for xid, want := range map[uint64]benchmark.Action{
+		13: job, 31: job, 68: job, 69: job, 11: job, 32: job, 43: note, 45: note, 8: job, 39: job, 41: job, 46: reset, 62: reset, 109: reset,
+		119: reset, 158: reset, 48: reset, 171: reset, 63: note, 156: reset, 64: out, 157: out, 92: drain, 94: job, 95: reset, 140: reset, 74: drain,
+		150: drain, 54: out, 79: out, 99999: drain, 0: drain,
 	} {
-		first, again := benchmark.XidVerdict(xid, 0), benchmark.XidVerdict(xid, 1)
-		if first.Action != w.first || again.Action != w.again || first.Refund != w.refund || first.Text == "" {
-			t.Errorf("Xid %d: %+v, again %s; want %+v", xid, first, again.Action, w)
+		got := benchmark.XidVerdict(xid)
+		if got.Action != want || got.Text == "" {
+			t.Errorf("Xid %d: %+v, want action %d", xid, got, want)
 		}
-		if first.Action >= drain && first.Advice == "" {
+		if got.Action >= drain && got.Advice == "" {
 			t.Errorf("Xid %d: the owner is not told what to do", xid)
-		}
-		if again.Action < first.Action {
-			t.Errorf("Xid %d: the second is judged milder", xid)
 		}
 	}
 }
@@ -66,8 +56,5 @@ func TestCardVerdicts(t *testing.T) {
 		if got := g.Verdicts(); len(got) == 0 || got[0].Action != c.want || !strings.Contains(got[0].Text, c.text) {
 			t.Errorf("%q: %+v", c.text, got)
 		}
-	}
-	if benchmark.ActionOut.Check() != benchmark.Standard || benchmark.ActionReset.Check() != benchmark.Quick || benchmark.ActionJob.Check() != "" {
-		t.Error("what must pass before a card returns")
 	}
 }

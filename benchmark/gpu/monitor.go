@@ -107,7 +107,7 @@ type Xid uint64
 
 // Error names the number, under which NVIDIA's catalogue and the kernel log have it, and what it means.
 func (x Xid) Error() string {
-	v := benchmark.XidVerdict(uint64(x), 0)
+	v := benchmark.XidVerdict(uint64(x))
 	if v.Advice == "" {
 		v.Advice = "dmesg says more"
 	}
