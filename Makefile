@@ -29,7 +29,7 @@ bin/%: FORCE
 
 FORCE:
 
-deps: ## install what is missing (containerd, runc, gcc, g++, OpenBLAS, hledger, beancount) by apt; not root: print the line and fail
+deps: ## install what is missing (containerd, runc, gcc, g++, OpenBLAS, e2fsprogs, hledger, beancount, nftables, iproute2) by apt; not root: print the line and fail
 	@.ci/deps
 
 demo: deps build ## the whole journey on this machine: two providers, a renter, a real job, a settlement

@@ -1,6 +1,11 @@
 package provider
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"slices"
+	"syscall"
+)
 
 // Errors that Runtime, Network and Mounts answer with; they keep their identity over a socket.
 var (
@@ -15,3 +20,15 @@ var (
 
 // ErrUnstored says that the owner's pause, or its end, is in force and could not be stored.
 var ErrUnstored = errors.New("in force now, but a restart would forget it")
+
+// passing are what a busy or full host answers with, not one that can't.
+var passing = []error{
+	syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.EIO,
+	context.Canceled, context.DeadlineExceeded,
+}
+
+// Passing reports whether an error may be gone at the next try. Who tries what a host can do, and would do with less protection where it
+// can't, takes no such error for an answer.
+func Passing(err error) bool {
+	return slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) })
+}

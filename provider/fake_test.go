@@ -24,6 +24,7 @@ type fakeRuntime struct {
 	deaf     bool          // jobs ignore SIGTERM
 	undying  bool          // jobs ignore SIGKILL, too
 	images   []ImageInfo
+	specs    [][]byte // of Create
 	deleted  int
 	startErr error
 }
@@ -96,7 +97,7 @@ func (r *fakeRuntime) set(f func()) {
 }
 
 func (r *fakeRuntime) Info(ctx context.Context) (RuntimeInfo, error) {
-	return RuntimeInfo{Name: "fake", Sandbox: "none"}, r.call(ctx)
+	return RuntimeInfo{Name: "fake", Sandbox: "none", UserNamespace: true}, r.call(ctx)
 }
 
 func (r *fakeRuntime) Import(ctx context.Context, _ ImportRequest, _ *os.File) (ImageInfo, error) {
@@ -131,6 +132,7 @@ func (r *fakeRuntime) Create(ctx context.Context, req CreateRequest) (Created, e
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.specs = append(r.specs, req.Spec)
 	r.jobs[req.ID] = &fakeJob{Container{ID: req.ID, State: ContainerCreated}, make(chan struct{})}
 	return Created{PID: 1}, nil
 }
@@ -232,7 +234,7 @@ type fakeMounts struct {
 }
 
 func (m *fakeMounts) Info(context.Context) (MountsInfo, error) {
-	return MountsInfo{Disk: DiskPlain, FreeBytes: 1 << 50}, nil
+	return MountsInfo{Disk: DiskPlain}, nil
 }
 
 func (m *fakeMounts) Make(_ context.Context, req MountRequest) (Folders, error) {

@@ -91,7 +91,11 @@ func (a *Agent) launch(ctx context.Context, k *keeper, rec record) (Folders, err
 	if err != nil {
 		return Folders{}, err
 	}
-	limits := a.policy(rec)
+	info, err := a.runtime.Info(ctx) // not what was last seen: a job must not lose its user ids since one look failed
+	if err != nil {
+		return Folders{}, fmt.Errorf("container runtime: %w", err)
+	}
+	limits := policy(rec, info)
 	owner := limits.IDs().Base
 	inputs, err := k.inputBytes(ctx, spec)
 	if err != nil {
@@ -180,12 +184,10 @@ const (
 
 func logDir(f Folders) string { return filepath.Join(f.State, "log") }
 
-// policy is what a lease gives its job.
-func (a *Agent) policy(rec record) sandbox.Policy {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// policy is what a lease gives its job, on a runtime that can do what info says.
+func policy(rec record, info RuntimeInfo) sandbox.Policy {
 	return sandbox.Policy{
-		OpenFiles: openFiles, Cores: rec.Cores, MemoryBytes: rec.memoryBytes(), Pids: rec.Pids, UserNamespace: a.sandbox.UserNamespace,
+		OpenFiles: openFiles, Cores: rec.Cores, MemoryBytes: rec.memoryBytes(), Pids: rec.Pids, UserNamespace: info.UserNamespace,
 	}
 }
 

@@ -465,3 +465,23 @@ func TestCreditReason(t *testing.T) {
 		}
 	}
 }
+
+// A job keeps its user ids though the last look at the runtime failed between the sale and its start.
+func TestUserIDsWhateverWasSeenLast(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		k := r.sell()
+		r.prepare(k)
+		r.attend(k)
+		r.a.mu.Lock()
+		r.a.sandbox = RuntimeInfo{}
+		r.a.mu.Unlock()
+		_, err := r.ask(work.Ask{Lease: k.id, Action: work.ActStart})
+		must(t, err)
+		r.await(k.id, work.Running, time.Second)
+		r.runtime.set(func() {
+			if len(r.runtime.specs) != 1 || !strings.Contains(string(r.runtime.specs[0]), `{"type":"user"}`) {
+				t.Errorf("started with %s", r.runtime.specs)
+			}
+		})
+	})
+}

@@ -213,8 +213,8 @@ const (
 
 // MountsInfo is what Mounts says of itself.
 type MountsInfo struct {
-	Disk      string `json:"disk"`       // DiskEncrypted, DiskQuota or DiskPlain
-	FreeBytes int64  `json:"free_bytes"` // on the owner's disk, less what the disks of leases may still grow by
+	Disk string `json:"disk"`          // DiskEncrypted, DiskQuota or DiskPlain
+	Why  string `json:"why,omitempty"` // it is no better one
 }
 
 // MountRequest is what a lease's folders must hold.

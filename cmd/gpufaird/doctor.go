@@ -91,9 +91,9 @@ func checkDisks(ctx context.Context, disks provider.Mounts) local.Check {
 	case info.Disk == provider.DiskEncrypted:
 		return wire.Check("job disks", "encrypted, with quotas; keys go with the lease")
 	case info.Disk == provider.DiskQuota:
-		return wire.Finding(wire.LevelWarn, "job disks", "with quotas, but not encrypted: what a job wrote may be found on the bare disk", "a kernel with fscrypt (CONFIG_FS_ENCRYPTION)")
+		return wire.Finding(wire.LevelWarn, "job disks", "with quotas, but not encrypted: what a job wrote may be found on the bare disk ("+info.Why+")", "a kernel with fscrypt (CONFIG_FS_ENCRYPTION)")
 	}
-	return wire.Finding(wire.LevelWarn, "job disks", "plain folders: no quota that the kernel holds, nothing encrypted", "mkfs.ext4 (apt-get install e2fsprogs) and loop devices (modprobe loop)")
+	return wire.Finding(wire.LevelWarn, "job disks", "plain folders: no quota that the kernel holds, nothing encrypted ("+info.Why+")", "mkfs.ext4 (apt-get install e2fsprogs) and loop devices (modprobe loop)")
 }
 
 // checkBLAS looks for the library that measures a CPU; loading it is for the measuring child.

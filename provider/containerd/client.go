@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -62,8 +61,7 @@ type Client struct {
 	cgroups cgroups
 	making  locks // so that a repeated Create or a Delete does not meet the first one half-way
 
-	mu     sync.Mutex
-	shifts *bool // guarded by mu; whether jobs can have user namespaces, once it was tried: it does not change while the host runs
+	shifts *bool // guarded by the lock of no id; whether jobs can have user namespaces, once it was tried: it does not change while the host runs
 }
 
 var _ provider.Runtime = (*Client)(nil)
@@ -94,12 +92,15 @@ func (c *Client) Info(ctx context.Context) (provider.RuntimeInfo, error) {
 		return provider.RuntimeInfo{}, c.fail(err, "ask its version")
 	}
 	info := provider.RuntimeInfo{Name: "containerd", Version: strings.TrimSpace(v.Version), Sandbox: "runc", Cgroup: c.cgroups.version()}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	unlock, err := c.making.lock(ctx, "") // no container has this id
+	if err != nil {
+		return provider.RuntimeInfo{}, err
+	}
+	defer unlock()
 	if c.shifts == nil {
 		can, err := c.userNamespaces(c.with(ctx))
 		if err != nil {
-			return provider.RuntimeInfo{}, c.fail(err, "try user namespaces")
+			return provider.RuntimeInfo{}, c.fail(err, "look what it can do")
 		}
 		c.shifts = &can
 	}

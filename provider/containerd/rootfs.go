@@ -125,7 +125,7 @@ func unmountLayers(dir string) error {
 }
 
 // userNamespaces reports whether this host can show an image's layers with shifted ids: Linux 5.19 or newer, and a file system below
-// containerd's folder that takes idmapped mounts. It tries, since neither has a flag to read.
+// containerd's folder that takes idmapped mounts. It tries, since neither has a flag to read. An error that may pass is no answer.
 func (c *Client) userNamespaces(ctx context.Context) (bool, error) {
 	plugins, err := c.client.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+snapshotter)
 	if err != nil {
@@ -134,7 +134,11 @@ func (c *Client) userNamespaces(ctx context.Context) (bool, error) {
 	if len(plugins.Plugins) != 1 || plugins.Plugins[0].Exports["root"] == "" {
 		return false, fmt.Errorf("containerd has no %s snapshotter", snapshotter)
 	}
-	return canShift(plugins.Plugins[0].Exports["root"]) == nil, nil
+	err = canShift(plugins.Plugins[0].Exports["root"])
+	if provider.Passing(err) {
+		return false, fmt.Errorf("try user namespaces: %w", err)
+	}
+	return err == nil, nil
 }
 
 // canShift tries an overlay over a shifted layer in the file system of dir.

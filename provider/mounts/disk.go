@@ -9,11 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,6 +63,12 @@ func (d disk) create(ctx context.Context, n int64, encrypt bool) error {
 		"-N", strconv.FormatInt(files, 10), "-O", features, "-E", "nodiscard,lazy_itable_init=1", d.image)
 	mkfs.Env = append(os.Environ(), "PATH=/usr/sbin:/sbin:/usr/bin:/bin")
 	if out, err := mkfs.CombinedOutput(); err != nil {
+		switch {
+		case ctx.Err() != nil:
+			err = ctx.Err()
+		case bytes.Contains(out, []byte("No space left on device")):
+			err = errors.Join(err, unix.ENOSPC)
+		}
 		return fmt.Errorf("mkfs.ext4: %w: %.200s", err, bytes.TrimSpace(out))
 	}
 	loop, err := attach(f)
@@ -147,19 +154,16 @@ func (d disk) destroy(ctx context.Context, data string) error {
 
 // unmountBelow unmounts what is mounted below dir, the newest first: layers of an image, left by a call that was cut off.
 func unmountBelow(dir string) error {
-	b, err := os.ReadFile("/proc/self/mountinfo")
+	found, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
 		return err
 	}
-	var found []string
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
-			found = append([]string{f[4]}, found...)
+	for _, m := range slices.Backward(found) {
+		if m.Mountpoint == dir {
+			continue
 		}
-	}
-	for _, at := range found {
-		if err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", at, err)
+		if err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", m.Mountpoint, err)
 		}
 	}
 	return nil

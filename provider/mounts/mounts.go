@@ -62,6 +62,7 @@ type Mounts struct {
 
 	mu   sync.Mutex // held while a disk is made or destroyed
 	kind string     // guarded by mu; what disks this host has, once it was tried
+	why  string     // guarded by mu; it has no better ones
 }
 
 var _ provider.Mounts = (*Mounts)(nil)
@@ -208,7 +209,8 @@ func (m *Mounts) destroy(ctx context.Context, id string) error {
 	return m.root.RemoveAll(filepath.Join(id, diskDir))
 }
 
-// diskKind tries once what disks this host has; m.mu is held.
+// diskKind tries once what disks this host has; m.mu is held. An error that may pass is no answer: data of a job is not to lie there bare
+// since the disk was full for a moment.
 func (m *Mounts) diskKind(ctx context.Context) (string, error) {
 	if m.kind != "" {
 		return m.kind, nil
@@ -219,6 +221,7 @@ func (m *Mounts) diskKind(ctx context.Context) (string, error) {
 	if err := m.mkdir(tryDir, private); err != nil {
 		return "", err
 	}
+	why := ""
 	for _, kind := range []string{provider.DiskEncrypted, provider.DiskQuota, provider.DiskPlain} {
 		const small = 1 << 20
 		err := m.build(ctx, tryDir, kind, small)
@@ -232,9 +235,13 @@ func (m *Mounts) diskKind(ctx context.Context) (string, error) {
 			return "", derr
 		}
 		if err == nil {
-			m.kind = kind
+			m.kind, m.why = kind, why
 			return kind, m.root.RemoveAll(tryDir)
 		}
+		if provider.Passing(err) {
+			return "", fmt.Errorf("disk of kind %s: %w", kind, err)
+		}
+		why = err.Error()
 	}
 	return "", errors.New("not even a plain folder can be made")
 }
@@ -265,22 +272,7 @@ func (m *Mounts) Info(ctx context.Context) (provider.MountsInfo, error) {
 	if err != nil {
 		return provider.MountsInfo{}, fmt.Errorf("try a disk for leases: %w", err)
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(m.path, &st); err != nil {
-		return provider.MountsInfo{}, fmt.Errorf("free disk space: %w", err)
-	}
-	info := provider.MountsInfo{Disk: kind, FreeBytes: int64(st.Bavail) * st.Bsize}
-	ids, err := m.list()
-	if err != nil {
-		return info, err
-	}
-	for _, id := range ids {
-		img, err := m.root.Lstat(filepath.Join(id, imageFile))
-		if err == nil {
-			info.FreeBytes -= max(img.Size()-img.Sys().(*syscall.Stat_t).Blocks*512, 0)
-		}
-	}
-	return info, nil
+	return provider.MountsInfo{Disk: kind, Why: m.why}, nil
 }
 
 func (m *Mounts) mkdir(dir string, mode fs.FileMode) error {

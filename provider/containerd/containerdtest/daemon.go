@@ -11,11 +11,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // bootIn is how long containerd may take to listen on a busy machine.
@@ -164,14 +167,14 @@ func Unmount(dir string) error {
 }
 
 func mountsBelow(dir string) ([]string, error) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
+	all, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
 		return nil, err
 	}
 	var found []string
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
-			found = append([]string{f[4]}, found...)
+	for _, m := range slices.Backward(all) {
+		if m.Mountpoint != dir {
+			found = append(found, m.Mountpoint)
 		}
 	}
 	return found, nil
