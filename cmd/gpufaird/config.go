@@ -75,7 +75,7 @@ type termsConfig struct {
 }
 
 type egressConfig struct {
-	Internet bool     `toml:"internet" comment:"let jobs reach the internet: TCP, UDP and names. What they do there looks like your doing; connections are logged for 30 days"`
+	Internet bool     `toml:"internet" comment:"let jobs reach the internet: TCP, UDP and names. What they do there looks like your doing; connections are logged for 30 days, the newest 8 MiB and more of each lease"`
 	Rate     cli.Size `toml:"rate" comment:"bytes a second, each way, of one lease: \"12MiB\" is some 100 Mbit/s"`
 	Cap      cli.Size `toml:"cap" comment:"bytes of one lease, both ways together"`
 	Deny     []string `toml:"deny" comment:"networks that jobs may not reach besides, such as your router's address as the internet sees it: \"203.0.113.7/32\""`
