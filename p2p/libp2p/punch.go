@@ -1,10 +1,12 @@
 package libp2p
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/libp2p/go-libp2p/core/event"
 	"github.com/libp2p/go-libp2p/core/host"
@@ -24,12 +26,14 @@ type sighting struct {
 	by   netip.Addr
 }
 
-// maxSeen bounds the addresses that are offered for a hole punch: behind a symmetric router each peer sees another.
+// maxSeen bounds the addresses that are offered for a hole punch, those that most have seen first: behind a symmetric router each peer sees
+// another, and a peer may say what it likes.
 const maxSeen = 8
 
-// sight notes what a peer says of this host's address, if it came by the port that this host listens on. r.mu is held.
+// sight notes what a peer says of this host's address, if it came by the port that this host listens on. A peer that is gone by now is not
+// noted: [reach.gone] may have forgotten it already. r.mu is held.
 func (r *reach) sight(e event.EvtPeerIdentificationCompleted) {
-	if e.ObservedAddr == nil || isRelayed(e.Conn) || !manet.IsPublicAddr(e.ObservedAddr) || !r.listens(e.Conn.LocalMultiaddr()) {
+	if e.Conn.IsClosed() || e.ObservedAddr == nil || isRelayed(e.Conn) || !manet.IsPublicAddr(e.ObservedAddr) || !r.listens(e.Conn.LocalMultiaddr()) {
 		return
 	}
 	by, err := ipOf(e.Conn.RemoteMultiaddr())
@@ -81,19 +85,34 @@ func natKinds(seen map[peer.ID]sightings) map[string]string {
 // outside are the addresses at which a hole can be punched: those that peers have seen and those that this host knows.
 func (r *reach) outside() []ma.Multiaddr {
 	r.mu.Lock()
-	var out []ma.Multiaddr
-	for _, s := range r.seen {
-		for _, one := range s {
-			out = append(out, one.addr)
-		}
-	}
+	out := mostSeen(r.seen)
 	r.mu.Unlock()
-	out = ma.Unique(out)
 	out = out[:min(len(out), maxSeen)]
 	if h, ok := r.host.(interface{ AllAddrs() []ma.Multiaddr }); ok {
 		out = append(out, h.AllAddrs()...)
 	}
 	return slices.DeleteFunc(ma.Unique(out), func(a ma.Multiaddr) bool { return !manet.IsPublicAddr(a) })
+}
+
+// mostSeen are the addresses that peers have seen, each once: first what peers at most different addresses agree on.
+func mostSeen(seen map[peer.ID]sightings) []ma.Multiaddr {
+	by := map[string]map[netip.Addr]bool{}
+	var out []ma.Multiaddr
+	for _, s := range seen {
+		for _, one := range s {
+			text := one.addr.String()
+			if by[text] == nil {
+				by[text] = map[netip.Addr]bool{}
+				out = append(out, one.addr)
+			}
+			by[text][one.by] = true
+		}
+	}
+	slices.SortFunc(out, func(a, b ma.Multiaddr) int {
+		x, y := a.String(), b.String()
+		return cmp.Or(len(by[y])-len(by[x]), strings.Compare(x, y))
+	})
+	return out
 }
 
 // startPunching makes libp2p's service once a peer has seen this host from outside: before that it would only look for an address every
@@ -173,11 +192,13 @@ func (r *reach) punch(id peer.ID) {
 	}
 }
 
-// Trace fulfils libp2p's tracer of hole punches: it notes who was reached by one.
+// Trace fulfils libp2p's tracer of hole punches: it notes who was reached by one and is still there.
 func (r *reach) Trace(e *holepunch.Event) {
 	if end, ok := e.Evt.(*holepunch.EndHolePunchEvt); ok && end.Success {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.punched[e.Remote] = struct{}{}
+		if len(r.host.Network().ConnsToPeer(e.Remote)) > 0 {
+			r.punched[e.Remote] = struct{}{}
+		}
 	}
 }

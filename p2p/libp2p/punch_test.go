@@ -1,0 +1,96 @@
+package libp2p
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/peerstore"
+	"github.com/libp2p/go-libp2p/p2p/host/peerstore/pstoremem"
+	"github.com/libp2p/go-libp2p/p2p/protocol/holepunch"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"github.com/gpufair/gpufair/p2p"
+)
+
+// lone is a host with one listener and at most one connection.
+type lone struct {
+	host.Host
+	net   loneNet
+	peers peerstore.Peerstore
+}
+
+func (l lone) Network() network.Network       { return l.net }
+func (l lone) Peerstore() peerstore.Peerstore { return l.peers }
+
+type loneNet struct {
+	network.Network
+	conn oneConn
+}
+
+func (n loneNet) ListenAddresses() []ma.Multiaddr { return []ma.Multiaddr{n.conn.LocalMultiaddr()} }
+func (n loneNet) ConnsToPeer(peer.ID) []network.Conn {
+	if n.conn.closed {
+		return nil
+	}
+	return []network.Conn{n.conn}
+}
+
+type oneConn struct {
+	network.Conn
+	closed bool
+}
+
+func (c oneConn) IsClosed() bool               { return c.closed }
+func (c oneConn) RemotePeer() peer.ID          { return "a" }
+func (c oneConn) LocalMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/0.0.0.0/udp/4701/quic-v1") }
+
+func (c oneConn) RemoteMultiaddr() ma.Multiaddr {
+	return ma.StringCast("/ip4/44.1.0.2/udp/4701/quic-v1")
+}
+
+// TestGonePeersAreForgotten reads what a peer said after it has hung up, and after [reach.gone]: nothing may be kept of it.
+func TestGonePeersAreForgotten(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		peers, err := pstoremem.NewPeerstore()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer peers.Close()
+		conn := oneConn{closed: closed}
+		r := newReach(Config{}, nil)
+		r.host = lone{peers: peers, net: loneNet{conn: conn}}
+		r.gone("a")
+		r.note(event.EvtPeerIdentificationCompleted{Peer: "a", Conn: conn, ObservedAddr: ma.StringCast("/ip4/45.1.0.2/udp/4701/quic-v1")})
+		r.Trace(&holepunch.Event{Remote: "a", Evt: &holepunch.EndHolePunchEvt{Success: true}})
+		if kept := len(r.seen) == 1; kept == closed {
+			t.Errorf("hung up %v: seen %v", closed, r.seen)
+		}
+		if punched := r.of(conn) == p2p.Punched; punched == closed {
+			t.Errorf("hung up %v: punched %v", closed, r.punched)
+		}
+	}
+}
+
+// TestMostSeen puts what two peers agree on before what many say once, and before what many say from one address.
+func TestMostSeen(t *testing.T) {
+	seen := map[peer.ID]sightings{}
+	saw := func(by, as string) {
+		seen[peer.ID(fmt.Sprint(len(seen)))] = sightings{"quic": {ma.StringCast("/ip4/" + as + "/udp/4701/quic-v1"), netip.MustParseAddr(by)}}
+	}
+	saw("44.1.0.1", "45.0.0.9")
+	saw("44.1.0.2", "45.0.0.9")
+	for i := range 20 {
+		saw(fmt.Sprint("44.2.0.", i), fmt.Sprint("45.0.1.", i))
+		saw("44.3.0.1", "45.0.0.1")
+	}
+	got := texts(mostSeen(seen))
+	if len(got) != 22 || got[0] != "/ip4/45.0.0.9/udp/4701/quic-v1" || !slices.IsSorted(got[1:]) {
+		t.Errorf("%q", got)
+	}
+}
