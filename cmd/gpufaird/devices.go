@@ -17,7 +17,7 @@ import (
 )
 
 // gpuNotYet is why a card is shown and not offered.
-const gpuNotYet = "not measured yet: GPU benchmarks come with the hardware passport release"
+const gpuNotYet = "cards are not offered yet; gpufaird benchmark --device UUID measures one"
 
 // lockName is what this daemon is called in the errors of others.
 const lockName = "gpufaird run"
@@ -189,7 +189,7 @@ func (d *devices) Measure(ctx context.Context, device wire.Hash, profile benchma
 	d.mu.Unlock()
 	switch {
 	case c == nil:
-		return benchmark.Report{}, fmt.Errorf("device %s: %w: only configured cores are measured; %s", device.Short(), provider.ErrNotFound, gpuNotYet)
+		return benchmark.Report{}, fmt.Errorf("device %s: %w: the daemon measures only configured cores; %s", device.Short(), provider.ErrNotFound, gpuNotYet)
 	case held == nil:
 		return benchmark.Report{}, fmt.Errorf("device %s: %w", device.Short(), probe.ErrUnlocked)
 	}

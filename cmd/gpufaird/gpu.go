@@ -72,7 +72,7 @@ func cardFindings(name string, c benchmark.GPU) []local.Check {
 	return out
 }
 
-// cardLine is a card in a line: "NVIDIA GeForce RTX 4090 GPU-…, 24564 MiB, ECC none, link x16 (gen 1 at rest, gen 4 at most), MIG none".
+// cardLine is a card in a line: "NVIDIA GeForce RTX 4090 GPU-…, 24564 MiB, ECC none, MIG none, link x16 (gen 1 now, gen 4 at most)".
 func cardLine(c benchmark.GPU) string {
 	line := fmt.Sprintf("%s %s, %d MiB, ECC %s, MIG %s", cli.Clean(c.Name), cli.Clean(c.UUID), c.MemoryMiB, c.ECC, c.MIG)
 	if c.PCIeWidth != 0 {
