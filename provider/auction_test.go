@@ -36,6 +36,8 @@ type hammer struct {
 	life  sync.WaitGroup
 	stop  context.CancelFunc
 	bids  uint8
+	group wire.Hash   // of the next bids
+	lane  ledger.Lane // for which the next opening vouchers are signed; zero: their own
 }
 
 const rigReserve = money.Rate(1_800_000)
@@ -112,16 +114,20 @@ func (h *hammer) bid(rate money.Rate) (negotiate.Bidding, error) {
 	hash, err := needs.Hash()
 	must(h.t, err)
 	nonce := wire.Sum("", []byte{'n', h.bids})
-	lane := negotiate.Sealed{Open: called.Raw, Nonce: nonce}.Lease(h.renter.Account())
+	lane := ledger.Lane(negotiate.Sealed{Open: called.Raw, Nonce: nonce}.Lease(h.renter.Account()))
+	if h.lane != (ledger.Lane{}) {
+		lane = h.lane
+	}
 	var voucher []byte
 	must(h.t, h.theirs.Update(context.Background(), func(tx *books.Tx) (err error) {
 		voucher, err = tx.Promise(books.Opening{
-			Channel: h.theirs.Channel(h.owner.Account(), money.Credit), Lane: ledger.Lane(lane), Rate: rate, Devices: 1,
+			Channel: h.theirs.Channel(h.owner.Account(), money.Credit), Lane: lane, Rate: rate, Devices: 1,
 		})
 		return err
 	}))
 	sealed, err := negotiate.PrepareBid(h.renter, called.Raw, auction.Bid{
 		Options: []auction.Option{{Quantity: 1, Rate: rate}}, Unit: money.Credit, Term: 600, Needs: hash, Use: h.conf.Use(), Voucher: identity.Hash(voucher),
+		Group: h.group,
 	}, nonce, uint64(h.bids), 1_000_000)
 	return negotiate.Bidding{
 		Sealed: sealed, Began: called.Since, Seller: p2p.PeerAddr{Peer: h.owner.Peer(), Addrs: h.node.Addrs()}, Voucher: voucher, Needs: needs,
@@ -275,7 +281,7 @@ func TestSellerRestartsInAuction(t *testing.T) {
 	}
 }
 
-// TestLostHoldAndUnopenedHold: what a sealed bid holds is posted if it is never opened, and the device is free again.
+// TestUnopenedBidIsOwed: what a sealed bid holds is posted if it is never opened, and the device is free again.
 func TestUnopenedBidIsOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHammer(t)
@@ -321,6 +327,82 @@ func TestPauseAbortsAuction(t *testing.T) {
 		}
 		if _, err := h.bid(2_400_000); !reason.Is(err, reason.OwnerPaused) {
 			t.Error(err)
+		}
+		h.end()
+	})
+}
+
+// TestWinnerWithABadVoucher: it gets no lease and is told why, the device is free, and its hold is void.
+func TestWinnerWithABadVoucher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHammer(t)
+		h.lane = ledger.Lane(wire.Sum("", []byte("another")))
+		b, err := h.bid(2_400_000)
+		must(t, err)
+		_, win := h.follow(b)
+		lot, _ := h.offer.Lot(1)
+		if _, _, err := h.floor.FetchLease(t.Context(), b.Seller, b.Sealed, win.Win, lot); !reason.Is(err, reason.LaneMismatch) {
+			t.Error("the winner is told", err)
+		}
+		synctest.Wait()
+		if state, _ := h.a.capacity.Look(h.conf.Lots[0].Device); !state.Available() {
+			t.Error("the device is kept back:", state.Blocked)
+		}
+		time.Sleep(auction.LateWithin)
+		synctest.Wait()
+		if h.held() != 0 || h.owed() != 0 {
+			t.Errorf("held %v, owed %v", h.held(), h.owed())
+		}
+		h.end()
+	})
+}
+
+// TestOfferOfAnEarlierDelegation: the owner's own stored offer is good after its device got another delegation.
+func TestOfferOfAnEarlierDelegation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHammer(t)
+		b, err := h.bid(2_400_000)
+		must(t, err)
+		id := auction.IDOf(b.Open)
+		o, err := auction.ReadOpen(b.Open)
+		must(t, err)
+		c, err := auction.ReadCommit(b.Commit)
+		must(t, err)
+		shown, err := auction.DecodeBid(b.Bid)
+		must(t, err)
+		h.a.dev = device(t)
+		sale, err := h.a.wonSale(t.Context(), negotiate.Won{
+			Open: o, Opening: auction.Opening{Commit: b.Commit, Bid: b.Bid, Nonce: b.Nonce}, Commit: c, Bid: shown, Needs: b.Needs,
+			Win: auction.Win{Quantity: 1, Pay: 2_400_000}, Lease: b.Lease(h.renter.Account()), Delegation: h.renter.Delegation(),
+		})
+		if err != nil || sale.Offer.Hash != h.offer.Hash {
+			t.Error(id.Short(), err)
+		}
+		h.a.dev = h.owner
+		h.end()
+	})
+}
+
+// TestPauseAfterTheAward: what is awarded can't be aborted, and is not sold either.
+func TestPauseAfterTheAward(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHammer(t)
+		h.group = wire.Sum("", []byte("group")) // its winner may decline for a while
+		b, err := h.bid(2_400_000)
+		must(t, err)
+		var over sync.WaitGroup
+		var win auction.Winner
+		over.Go(func() { _, win = h.follow(b) })
+		time.Sleep(26 * time.Second)
+		synctest.Wait()
+		if list := h.a.auctions.house.Auctions(); len(list) != 1 || list[0].Stage != negotiate.Declining {
+			t.Fatal("it is not awarded yet, or over:", list)
+		}
+		must(t, h.a.Pause(t.Context(), 0))
+		over.Wait()
+		lot, _ := h.offer.Lot(1)
+		if _, _, err := h.floor.FetchLease(t.Context(), b.Seller, b.Sealed, win.Win, lot); !reason.Is(err, reason.OwnerPaused) {
+			t.Error("sold after the pause:", err)
 		}
 		h.end()
 	})

@@ -2,26 +2,55 @@ package provider
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"time"
 
+	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/history"
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/auction"
 	"github.com/gpufair/gpufair/market/negotiate"
 	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
 )
 
+// theirs are the errors of the books about what a winner signed: its opening voucher, the head in it, its delegation. Another try ends the
+// same.
+var theirs = []error{
+	voucher.ErrSigner, voucher.ErrLane, voucher.ErrOpening, voucher.ErrOrder, voucher.ErrCap, voucher.ErrEquivocation, history.ErrCheckpoint,
+	ledger.ErrChannel, money.ErrUnit, money.ErrOverflow, identity.ErrSignature, identity.ErrSigner, identity.ErrVersion, identity.ErrPower,
+	wire.ErrFormat, wire.ErrTooLarge, books.ErrEpoch, books.ErrConflict,
+}
+
+// winReason makes a refusal of the winner's records a [reason.Error], so that it costs the winner its lease and not the auction its end.
+func winReason(err error) error {
+	if err == nil || isReason(err) || errors.Is(err, books.ErrCorrupt) {
+		return err
+	}
+	if slices.ContainsFunc(theirs, func(t error) bool { return errors.Is(err, t) }) {
+		return fmt.Errorf("%w: %w", reason.Errorf(reason.LaneMismatch, ""), err) // the books keep a proof by the error itself
+	}
+	return err
+}
+
 // Sell fulfils [negotiate.AuctionBook]: the win's slots, the end of its bid's hold, its lane and its lease are one transaction, as in a sale at
-// the price. The owner's pause comes before: it aborted the auction, or ends the lease.
+// the price. The owner's pause comes before: it aborted the auction, refuses here, or ends the lease.
 func (b auctionBook) Sell(ctx context.Context, w negotiate.Won) error {
 	a := b.a
 	a.selling.Lock()
 	defer a.selling.Unlock()
 	if raw, err := a.Sold(ctx, w.Lease); err != nil || raw != nil {
 		return err
+	}
+	if a.paused() { // an awarded auction can't be aborted
+		return reason.Errorf(reason.OwnerPaused, "")
 	}
 	s, err := a.wonSale(ctx, w)
 	if err != nil {
@@ -53,7 +82,7 @@ func (b auctionBook) Sell(ctx context.Context, w negotiate.Won) error {
 			if err != nil {
 				return err
 			}
-			return a.saleTx(tx, s, &rec, lease, slots)
+			return winReason(a.saleTx(tx, s, &rec, lease, slots))
 		})
 	}
 	if err != nil {
@@ -63,6 +92,12 @@ func (b auctionBook) Sell(ctx context.Context, w negotiate.Won) error {
 	claim.Commit()
 	_, err = a.sold(ctx, s, rec)
 	return err
+}
+
+func (a *Agent) paused() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pause.active(time.Now())
 }
 
 // openOf is the sealed Open that an order of an auction stands for.
@@ -85,10 +120,11 @@ func (a *Agent) wonSale(ctx context.Context, w negotiate.Won) (negotiate.Sale, e
 	if err != nil {
 		return negotiate.Sale{}, err
 	}
-	o, err := market.OpenSealedOffer(rec.Offer, a.dev.Delegation())
+	own, err := market.OpenOffer(rec.Offer) // by the delegation that the device had then
 	if err != nil {
 		return negotiate.Sale{}, fmt.Errorf("offer of auction %s: %w", w.Commit.Auction.Short(), err)
 	}
+	o := market.SealedOffer{Offer: own, Raw: rec.Offer, Hash: identity.Hash(rec.Offer)}
 	lot, _ := o.Lot(w.Open.Lot) // it was there when the auction was opened
 	s, err := wonOrder(w, o, lot)
 	switch {

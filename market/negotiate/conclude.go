@@ -97,7 +97,7 @@ func (h *House) sellAll(ctx context.Context, s *stall, r auction.Report) error {
 		case err != nil && !refused:
 			return fmt.Errorf("sell to leaf %d of auction %s: %w", win.Leaf, s.id.Short(), err)
 		case refused:
-			h.log.Warn("a winner gets no lease", "auction", s.id.Short(), "leaf", win.Leaf, "why", why)
+			h.log.Warn("a winner gets no lease", "auction", s.id.Short(), "leaf", win.Leaf, "why", err)
 			if s.kept.Head.Unsold == nil {
 				s.kept.Head.Unsold = map[uint32]string{}
 			}
