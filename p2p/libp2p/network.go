@@ -219,7 +219,6 @@ func (n *Network) begin(conn network.Conn) (context.Context, bool) {
 }
 
 func (n *Network) connected(_ network.Network, conn network.Conn) {
-	n.traffic.up(conn.RemotePeer())
 	if id, err := identity.PeerFromLibp2p(string(conn.RemotePeer())); err == nil {
 		n.setState(id)
 	}
@@ -245,12 +244,14 @@ func (n *Network) setState(id identity.PeerID) {
 	defer n.keeper.mu.Unlock()
 	up := n.isConnected(id)
 	n.watchers.Set(id, up)
-	if !up {
-		gone := peer.ID(id.Libp2p())
-		n.traffic.down(gone)
-		n.reach.gone(gone)
-		n.keeper.lost(id)
+	other := peer.ID(id.Libp2p())
+	if up {
+		n.traffic.up(other)
+		return
 	}
+	n.traffic.down(other)
+	n.reach.gone(other)
+	n.keeper.lost(id)
 }
 
 func (n *Network) isConnected(id identity.PeerID) bool {

@@ -2,6 +2,7 @@ package libp2p
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
 )
 
 // lone is a host with one listener and at most one connection.
@@ -44,6 +46,7 @@ func (n loneNet) ConnsToPeer(peer.ID) []network.Conn {
 type oneConn struct {
 	network.Conn
 	closed bool
+	peer   peer.ID
 }
 
 func (c oneConn) IsClosed() bool               { return c.closed }
@@ -62,7 +65,7 @@ func TestGonePeersAreForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer peers.Close()
-		conn := oneConn{closed: closed}
+		conn := oneConn{closed: closed, peer: "a"}
 		r := newReach(Config{}, nil)
 		r.host = lone{peers: peers, net: loneNet{conn: conn}}
 		r.gone("a")
@@ -92,5 +95,24 @@ func TestMostSeen(t *testing.T) {
 	got := texts(mostSeen(seen))
 	if len(got) != 22 || got[0] != "/ip4/45.0.0.9/udp/4701/quic-v1" || !slices.IsSorted(got[1:]) {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestLateConnected tells of a connection after its end was told: nothing may be kept of the peer.
+func TestLateConnected(t *testing.T) {
+	_, _, dev, err := identity.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := New(dev, Local("t"), nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	conn := oneConn{closed: true, peer: peer.ID(testPeer(t).Libp2p())}
+	n.disconnected(nil, conn)
+	n.connected(nil, conn)
+	if len(n.traffic.peers) > 0 {
+		t.Errorf("bytes are counted of a peer that is gone: %v", n.traffic.peers)
 	}
 }
