@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/history"
 	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/p2p/identity"
@@ -312,7 +312,7 @@ func (t *Tx) Suspect(device identity.PeerID, why string) error {
 	if w.Suspect == "" {
 		w.Since = t.now.UnixMilli()
 	}
-	why = strings.ToValidUTF8(why[:min(len(why), maxSuspicion)], "?")
+	why = ledger.Cut(why, maxSuspicion)
 	if w.Suspect == why {
 		return nil
 	}

@@ -210,7 +210,7 @@ func (t *Tx) ToldBill(u money.Unit, peer identity.AccountID, k wire.Hash) error 
 // CloseBill ends a bill for which nothing is paid.
 func (t *Tx) CloseBill(role ledger.Role, u money.Unit, peer identity.AccountID, k wire.Hash, why string) error {
 	return t.changeBill(role, u, peer, k, func(b *Bill) error {
-		b.State, b.Why = BillClosed, why[:min(len(why), voucher.MaxReference)]
+		b.State, b.Why = BillClosed, ledger.Cut(why, voucher.MaxReference)
 		return nil
 	})
 }

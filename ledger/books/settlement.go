@@ -449,7 +449,7 @@ func (t *Tx) Refuse(id wire.Hash, why string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrForged, err)
 	}
-	v.State, v.Why = Refused, why[:min(len(why), voucher.MaxReference)]
+	v.State, v.Why = Refused, ledger.Cut(why, voucher.MaxReference)
 	return t.saveSettled(s, v)
 }
 

@@ -234,7 +234,7 @@ func (t *Tx) NotReached(a identity.AccountID, why string) error {
 	if err != nil || !ok {
 		return err
 	}
-	p.Tried, p.Why = t.now.UnixMilli(), why[:min(len(why), maxWhy)]
+	p.Tried, p.Why = t.now.UnixMilli(), ledger.Cut(why, maxWhy)
 	return save(t.own, pendingKey(a), p)
 }
 

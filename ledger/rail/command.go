@@ -108,7 +108,7 @@ func said(errs []byte) string {
 	if last == "" {
 		return ""
 	}
-	return fmt.Sprintf(" (it said %q)", last[:min(len(last), maxWhy)])
+	return fmt.Sprintf(" (it said %q)", strings.ToValidUTF8(last[:min(len(last), maxWhy)], ""))
 }
 
 // capped keeps the first bytes of what is written to it. With full, the first byte too many is an error and calls it.

@@ -71,8 +71,7 @@ func (s *Service) apply(t *books.Tx, a Ask, out *Answer) error {
 		}
 		var refused error
 		if out.Receipts, refused = takeVouchers(t, a.Channel, a.Vouchers); refused != nil {
-			out.Why = refused.Error()
-			out.Why = out.Why[:min(len(out.Why), voucher.MaxReference)]
+			out.Why = ledger.Cut(refused.Error(), voucher.MaxReference)
 		}
 	}
 	if len(a.Proposal) > 0 || len(a.Counter) > 0 {
@@ -190,6 +189,5 @@ func toPeer(err error) error {
 	default:
 		return err
 	}
-	text := err.Error()
-	return p2p.Errorf(kind, "%s", text[:min(len(text), 500)])
+	return p2p.Errorf(kind, "%s", ledger.Cut(err.Error(), 500))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/ledger/netting"
 	"github.com/gpufair/gpufair/p2p"
@@ -230,7 +231,7 @@ func (n *Net) round(ctx context.Context, from identity.PeerID, r NetRound) (NetA
 		n.c.Log.Debug("clearing not passed on", "clearing", id.Short(), "peer", next, "err", err)
 		return out, nil
 	}
-	out.Words, out.Why = append(out.Words, further.Words...), clip(further.Why)
+	out.Words, out.Why = append(out.Words, further.Words...), ledger.Cut(further.Why, 100)
 	out.Words = out.Words[:min(len(out.Words), 2*netting.MaxDevices)]
 	if c.State == netting.Cleared {
 		n.told(ctx, id, r.Terms, further.Has)
@@ -238,9 +239,6 @@ func (n *Net) round(ctx context.Context, from identity.PeerID, r NetRound) (NetA
 	}
 	return out, nil
 }
-
-// clip cuts what a stranger says.
-func clip(s string) string { return s[:min(len(s), 100)] }
 
 // whyNot is what members that this account does not deal with may know of why it did not agree: no amounts.
 func whyNot(err error) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -219,6 +220,21 @@ func TestRefused(t *testing.T) {
 		must(t, err)
 		if state != books.Refused {
 			t.Fatalf("state %s", state)
+		}
+	})
+}
+
+// A reason of the other side that is cut within a letter stays readable, and so does the list of what it stands in.
+func TestRefusedInManyWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, renter, provider := world(t, nil)
+		c := owe(t, renter, provider, 1, 1000)
+		id, _, err := renter.Settle(t.Context(), provider.dev.Peer(), books.Payment{Channel: c, Amount: 1000, Method: "manual"})
+		must(t, err)
+		say := settle.Ask{Channel: c.AllEpochs(), Delegation: provider.dev.Delegation(), Refused: &settle.Refusal{ID: id, Why: "x" + strings.Repeat("ä", 100)}}
+		must(t, p2p.Call(t.Context(), provider.net, renter.dev.Peer(), protocol, say, &settle.Answer{}, 1<<14))
+		if got := renter.settlements(t); len(got) != 1 || got[0].State != "refused" || got[0].Why != "x"+strings.Repeat("ä", 63) {
+			t.Errorf("%+v", got)
 		}
 	})
 }

@@ -12,7 +12,7 @@ type Owed struct {
 type Trouble struct {
 	Account string    `json:"account" doc:"the counterparty"`
 	Unit    string    `json:"unit"`
-	What    string    `json:"what" doc:"make, send, check or pay an invoice, check a payment"`
+	What    string    `json:"what" doc:"make, send, check or pay an invoice, check or note a payment"`
 	Error   string    `json:"error" doc:"of the last try"`
 	Tries   uint32    `json:"tries" doc:"in a row that failed"`
 	Next    time.Time `json:"next" doc:"when it is tried again"`
