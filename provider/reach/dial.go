@@ -2,10 +2,8 @@ package reach
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"time"
 )
 
@@ -14,9 +12,6 @@ const (
 	lookIn = 10 * time.Second
 	dialIn = 10 * time.Second
 )
-
-// maxTried is how many of a name's addresses are dialled.
-const maxTried = 4
 
 // Resolver looks names up with this machine's resolvers and gives only addresses that may be reached.
 type Resolver struct {
@@ -58,30 +53,6 @@ func (r *Resolver) Allowed(ctx context.Context, network, host string, port uint1
 		return allowed, nil
 	}
 	return nil, refused
-}
-
-// DialContext connects to host:port: it resolves, leaves out what may not be reached and dials the addresses that it judged, so that a name
-// which resolves otherwise the next time gains nothing. It fits http.Transport.DialContext.
-func (r *Resolver) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	host, p, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", address, err)
-	}
-	port, err := strconv.ParseUint(p, 10, 16)
-	if err != nil {
-		return nil, fmt.Errorf("dial %s: port: %w", address, err)
-	}
-	ips, err := r.Allowed(ctx, "ip", host, uint16(port))
-	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", address, err)
-	}
-	for _, ip := range ips[:min(len(ips), maxTried)] {
-		var conn net.Conn
-		if conn, err = Dial(ctx, r.Policy, network, netip.AddrPortFrom(ip, uint16(port))); err == nil {
-			return conn, nil
-		}
-	}
-	return nil, err
 }
 
 // Dial connects to an address if it may be reached.

@@ -30,7 +30,7 @@ const (
 	Embedded  = "embedded" // IPv6 that a gateway turns into any IPv4: NAT64, 6to4, Teredo, compatible addresses
 	Special   = "special"  // no part of the internet: reserved, documentation, benchmarks
 	Mail      = "smtp"
-	OwnNet    = "own network" // what the host's interfaces have on their links, its own addresses among it
+	OwnNet    = "own network" // the host's own addresses and what shares a prefix with one
 	Owner     = "owner"       // what the owner denied besides
 	Unknown   = "unknown"     // the host's networks could not be read, so that nothing may be reached
 )
@@ -124,8 +124,8 @@ type Host struct {
 // fresh is how long the interfaces are not looked at again: an address that the machine gets (a VPN, another Wi-Fi) is denied that late.
 const fresh = time.Second
 
-// Networks are the on-link prefixes of every interface, and with them the machine's own addresses: a home's neighbours have public IPv6
-// addresses, which no fixed list knows.
+// Networks are the addresses of every interface, each with the length of its prefix: a home's neighbours have public IPv6 addresses, which no
+// fixed list knows. A network that an interface has a route to, but no address in, is not among them.
 func (h *Host) Networks() ([]netip.Prefix, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,11 +147,11 @@ func networks() ([]netip.Prefix, error) {
 		if !ok {
 			return nil, fmt.Errorf("networks of this machine: %v is not an address with its prefix", a)
 		}
-		ip, ok := netip.AddrFromSlice(n.IP)
+		ip, _ := netip.AddrFromSlice(n.IP)
 		bits, _ := n.Mask.Size()
-		prefix, err := ip.Unmap().Prefix(bits)
-		if !ok || err != nil {
-			return nil, fmt.Errorf("networks of this machine: %v: %w", a, err)
+		prefix := netip.PrefixFrom(ip.Unmap(), bits)
+		if !prefix.IsValid() {
+			return nil, fmt.Errorf("networks of this machine: %v is not an address with its prefix", a)
 		}
 		out = append(out, prefix)
 	}

@@ -3,7 +3,6 @@ package reach
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -66,7 +65,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestOwner denies what the owner names and what the host's interfaces have on their links, and everything if those can't be read.
+// TestOwner denies what the owner names and the networks of the host's interfaces.
 func TestOwner(t *testing.T) {
 	var refused *Refused
 	p := New([]netip.Prefix{netip.MustParsePrefix("8.8.0.0/16")})
@@ -74,7 +73,7 @@ func TestOwner(t *testing.T) {
 		t.Errorf("what the owner denies: %v", err)
 	}
 	own, err := (&Host{}).Networks()
-	if err != nil || !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(netip.MustParseAddr("127.0.0.1")) }) {
+	if err != nil || !slices.Contains(own, netip.MustParsePrefix("127.0.0.1/8")) { // the address itself, not only its network
 		t.Errorf("own networks: %v, %v", own, err)
 	}
 	p = &Policy{Host: &Host{}}
@@ -83,33 +82,46 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// TestRebinding resolves a name to one address when it is asked and to another when it is dialled: only what was judged is dialled.
-func TestRebinding(t *testing.T) {
+// TestAllowed looks names up: addresses that may not be reached are left out, also in IPv6 clothes.
+func TestAllowed(t *testing.T) {
+	names := map[string][]netip.Addr{
+		"both.example": {netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::ffff:8.8.4.4"), netip.MustParseAddr("2600:1::1")},
+		"home.example": {netip.MustParseAddr("::ffff:192.168.1.1"), netip.MustParseAddr("10.0.0.1")},
+	}
+	r := &Resolver{Policy: &Policy{Rules: Rules()}, Lookup: func(_ context.Context, _, host string) ([]netip.Addr, error) {
+		return names[host], nil
+	}}
+	want := []netip.Addr{netip.MustParseAddr("8.8.4.4"), netip.MustParseAddr("2600:1::1")}
+	if ips, err := r.Allowed(t.Context(), "ip", "both.example", 443); err != nil || !slices.Equal(ips, want) {
+		t.Errorf("%v, %v; want %v", ips, err, want)
+	}
+	var refused *Refused
+	for host, rule := range map[string]string{"home.example": Private, "127.0.0.1": Loopback} {
+		if _, err := r.Allowed(t.Context(), "ip", host, 443); !errors.As(err, &refused) || refused.Rule != rule {
+			t.Errorf("%s: %v, want %s", host, err, rule)
+		}
+	}
+	var missing *net.DNSError
+	if _, err := r.Allowed(t.Context(), "ip", "none.example", 443); !errors.As(err, &missing) || !missing.IsNotFound {
+		t.Errorf("a name without an address: %v", err)
+	}
+}
+
+// TestDial dials what may be reached and nothing else.
+func TestDial(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	port := l.Addr().(*net.TCPAddr).Port
-	looks := 0
-	r := &Resolver{Policy: &Policy{Rules: Rules()}, Lookup: func(context.Context, string, string) ([]netip.Addr, error) {
-		looks++
-		return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::ffff:127.0.0.1")}, nil
-	}}
+	to := l.Addr().(*net.TCPAddr).AddrPort()
 	var refused *Refused
-	if c, err := r.DialContext(t.Context(), "tcp", fmt.Sprintf("rebind.example:%d", port)); !errors.As(err, &refused) || refused.Rule != Loopback {
+	if c, err := Dial(t.Context(), &Policy{Rules: Rules()}, "tcp", to); !errors.As(err, &refused) || refused.Rule != Loopback {
 		t.Errorf("dialled %v, %v", c, err)
 	}
-	if looks != 1 {
-		t.Errorf("looked up %d times", looks)
-	}
-	r.Policy = &Policy{}
-	c, err := r.DialContext(t.Context(), "tcp", fmt.Sprintf("rebind.example:%d", port))
+	c, err := Dial(t.Context(), &Policy{}, "tcp", to)
 	if err != nil {
 		t.Fatalf("without rules: %v", err)
 	}
 	c.Close()
-	if looks != 2 {
-		t.Errorf("looked up %d times: what was judged is not what was dialled", looks)
-	}
 }
