@@ -44,7 +44,7 @@ func (n *Network) connect(ctx context.Context, ns *os.File, req provider.WireReq
 	}
 	err := n.start(ctx, ns, req)
 	if err == nil {
-		err = n.prove(ctx, ns, n.counters(req.ID))
+		err = n.prove(ctx, ns, req)
 	}
 	if err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*politeIn)
@@ -54,7 +54,7 @@ func (n *Network) connect(ctx context.Context, ns *os.File, req provider.WireReq
 	return nil
 }
 
-// wired reports whether a call whose answer was lost has done all of it. What is left of an earlier start of the lease it ends.
+// wired reports whether a call whose answer was lost has done all of it, the proof too. What is left of an earlier start of the lease it ends.
 func (n *Network) wired(ctx context.Context, req provider.WireRequest) (bool, error) {
 	f, err := os.OpenFile(n.counters(req.ID), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,6 +104,12 @@ func (n *Network) start(ctx context.Context, ns *os.File, req provider.WireReque
 		return fmt.Errorf("counters: %w", err)
 	}
 	defer file.Close()
+	c, err := mapCounters(file)
+	if err != nil {
+		return err
+	}
+	defer c.unmap()
+	atomic.StoreUint64(&c.pid, 0) // an earlier child's: this one is not proven yet
 	older, newer, err := openFlowFiles(n.config.Flows, req.ID)
 	if err != nil {
 		return fmt.Errorf("flow log: %w", err)
@@ -114,16 +120,7 @@ func (n *Network) start(ctx context.Context, ns *os.File, req provider.WireReque
 	for _, d := range req.Deny {
 		s.Deny = append(s.Deny, netip.MustParsePrefix(d).Masked()) // it was checked
 	}
-	if err := n.spawn(ctx, filepath.Join(n.job(req.ID), "child.log"), s, tun, job, file, older, newer); err != nil {
-		return err
-	}
-	c, err := mapCounters(file)
-	if err != nil {
-		return err
-	}
-	defer c.unmap()
-	atomic.StoreUint64(&c.pid, uint64(req.PID))
-	return nil
+	return n.spawn(ctx, filepath.Join(n.job(req.ID), "child.log"), s, tun, job, file, older, newer)
 }
 
 // openJob is a descriptor of the process whose namespace it is; if the number is another's by now it fails.

@@ -21,7 +21,7 @@ type counters struct {
 	flows   uint64 // connections that were let out
 	refused uint64 // connections that were not, by a rule
 	over    uint64 // connections that were not, for a limit: rate of flows, flows at once, bytes
-	pid     uint64 // of the job that was wired
+	pid     uint64 // of the job whose denial was proven; 0 until then
 	capped  uint64 // 1: the byte cap was reached
 }
 

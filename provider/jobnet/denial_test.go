@@ -2,6 +2,7 @@ package jobnet
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/provider"
@@ -82,6 +85,76 @@ func TestSelfTestSeesEachRule(t *testing.T) {
 	}
 }
 
+// TestSelfTestOfLoneAddress holds the self-test against a machine whose addresses have no neighbours, as rented ones often are: it tries the
+// addresses themselves, and nothing beside them.
+func TestSelfTestOfLoneAddress(t *testing.T) {
+	host := []netip.Prefix{netip.MustParsePrefix("9.8.7.6/32"), netip.MustParsePrefix("2600:7::1/128"), netip.MustParsePrefix("9.8.6.1/31")}
+	list := forbidden(host)
+	for _, p := range host {
+		if !slices.Contains(list, netip.AddrPortFrom(p.Addr(), 22)) {
+			t.Errorf("%s is not tried", p)
+		}
+	}
+	policy := &reach.Policy{Rules: append(reach.Rules(), reach.Rule{Name: reach.OwnNet, Prefixes: host})}
+	for _, to := range list {
+		if policy.Check(to) == nil {
+			t.Errorf("%s is tried, which no rule denies", to)
+		}
+	}
+	if _, err := world(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := openLink("up0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	for _, p := range host[:2] {
+		if err := l.address(p); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := removeAddress(p); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	connected(t, plenty, plenty)
+}
+
+// removeAddress takes an address from the host's end of the line.
+func removeAddress(p netip.Prefix) error {
+	l, err := openLink("up0")
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	body := binary.NativeEndian.AppendUint32([]byte{family(p.Addr()), byte(p.Bits()), 0, 0}, uint32(l.index))
+	return l.ask(unix.RTM_DELADDR, 0, append(body, attribute(unix.IFA_LOCAL, p.Addr().AsSlice())...))
+}
+
+// TestSelfTestIsRepeated loses whoever wired a job after the child was made and before the denial was proven: whoever wires it then proves
+// it, also if an earlier child of the job was proven.
+func TestSelfTestIsRepeated(t *testing.T) {
+	n, pid := connected(t, plenty, plenty)
+	req := provider.WireRequest{ID: "j", PID: pid, Egress: provider.EgressInternet, Rate: plenty, Cap: plenty}
+	if err := syscall.Kill(childOf(t, n), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, n)
+	holed := &Network{n.config}
+	holed.config.Command = append(slices.Clone(n.config.Command), reach.Private)
+	for range 2 { // with the counters of a proven child, and without
+		connectUnproven(t, holed, req)
+		if err := holed.Wire(t.Context(), req); err == nil || !strings.Contains(err.Error(), "must not run") {
+			t.Errorf("a network that was not proven is taken as wired: %v", err)
+		}
+	}
+	if err := n.Wire(t.Context(), req); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSelfTestFindsHole leaves a rule out: the job may not run.
 func TestSelfTestFindsHole(t *testing.T) {
 	if _, err := world(); err != nil {
@@ -146,7 +219,7 @@ func connectUnproven(t *testing.T, n *Network, req provider.WireRequest) {
 		t.Fatal(err)
 	}
 	defer ns.Close()
-	if err := os.Mkdir(n.job(req.ID), 0o700); err != nil {
+	if err := os.MkdirAll(n.job(req.ID), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.start(t.Context(), ns, req); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufair/gpufair/provider"
 	"github.com/gpufair/gpufair/provider/reach"
 )
 
@@ -32,20 +33,22 @@ func forbidden(host []netip.Prefix) []netip.AddrPort {
 	for _, p := range host {
 		if a := p.Addr(); !a.IsLoopback() && !a.IsLinkLocalUnicast() { // those are the job's own in its namespace
 			add(a, 22)
-			add(p.Masked().Addr().Next(), 80) // a neighbour, often the router
+			if next := p.Masked().Addr().Next(); p.Contains(next) { // a neighbour, often the router; an address by itself has none
+				add(next, 80)
+			}
 		}
 	}
 	return out
 }
 
 // prove connects from the job's namespace to what may never be reached, before the job's first instruction, and wants each refused by a
-// rule of the stack: an address that merely does not answer proves nothing. What it counted is taken back.
-func (n *Network) prove(ctx context.Context, ns *os.File, path string) error {
+// rule of the stack: an address that merely does not answer proves nothing. What it counted is taken back, and the job is noted as wired.
+func (n *Network) prove(ctx context.Context, ns *os.File, req provider.WireRequest) error {
 	host, err := (&reach.Host{}).Networks()
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := os.OpenFile(n.counters(req.ID), os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -68,6 +71,7 @@ func (n *Network) prove(ctx context.Context, ns *os.File, path string) error {
 		return fmt.Errorf("self-test of the denial: %d addresses tried, only %d refused by a rule: the job must not run", tried, got)
 	}
 	atomic.StoreUint64(&c.refused, before)
+	atomic.StoreUint64(&c.pid, uint64(req.PID))
 	return nil
 }
 
