@@ -101,13 +101,11 @@ func Install(dir, grant string, unused func() error) (*Device, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case was.Account == d.Account && d.Chain.Against(was.Chain) == Forked:
-		return nil, fmt.Errorf("install grant: %w", ErrTwoKeys)
-	case was.Account == d.Account && d.Chain.Against(was.Chain) == OlderKey:
-		return nil, fmt.Errorf("install grant: %w: %w", ErrOldGrant, ErrReplaced)
-	case was.Account == d.Account && was.Serial > d.Serial:
-		return nil, fmt.Errorf("install grant: %w, of serial %d; this grant has %d", ErrOldGrant, was.Serial, d.Serial)
-	case was.Account != d.Account:
+	case was.Account == d.Account:
+		if err := d.replaces(was); err != nil {
+			return nil, fmt.Errorf("install grant: %w", err)
+		}
+	default:
 		if err := errors.Join(noDevices(dir, old), unused()); err != nil {
 			return nil, fmt.Errorf("install grant: %w: %w", ErrAccountUsed, err)
 		}
@@ -129,6 +127,20 @@ func Install(dir, grant string, unused func() error) (*Device, error) {
 		}
 	}
 	return NewDevice(key, raw)
+}
+
+// replaces says why a grant may not take the place of a delegation of the same account.
+func (d Delegation) replaces(was Delegation) error {
+	switch d.Chain.Against(was.Chain) {
+	case Forked:
+		return ErrTwoKeys
+	case OlderKey:
+		return fmt.Errorf("%w: %w", ErrOldGrant, ErrReplaced)
+	}
+	if d.Serial < was.Serial {
+		return fmt.Errorf("%w, of serial %d; this grant has %d", ErrOldGrant, was.Serial, d.Serial)
+	}
+	return nil
 }
 
 // noDevices says whether the account that is here has let other devices in, which would lose it.

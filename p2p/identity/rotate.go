@@ -87,7 +87,7 @@ func Rotate(dir, grant string, now time.Time) (Rotation, error) {
 	return r, nil
 }
 
-// parse reads a grant for the next device: by the same account, and newer than what is here.
+// parse reads a grant for the next device: by the same account and no former key of it, and newer than what is here.
 func (r Rotation) parse(grant string) ([]byte, error) {
 	raw, d, err := ParseGrant(grant, r.New)
 	switch {
@@ -95,8 +95,11 @@ func (r Rotation) parse(grant string) ([]byte, error) {
 		return nil, err
 	case d.Account != r.Under.Account:
 		return nil, fmt.Errorf("rotate device: %w: the grant is by account %s, this PC acts for %s", ErrLink, d.Account, r.Under.Account)
-	case d.Serial <= r.Under.Serial:
-		return nil, fmt.Errorf("rotate device: %w, of serial %d; this grant has %d", ErrOldGrant, r.Under.Serial, d.Serial)
+	case d.Serial == r.Under.Serial:
+		return nil, fmt.Errorf("rotate device: %w, of the same serial %d", ErrOldGrant, d.Serial)
+	}
+	if err := d.replaces(r.Under); err != nil {
+		return nil, fmt.Errorf("rotate device: %w", err)
 	}
 	return raw, nil
 }

@@ -289,9 +289,31 @@ func TestLinkedAfterRotation(t *testing.T) {
 	if _, err := Install(second, late, inUse); !errors.Is(err, ErrReplaced) {
 		t.Errorf("a grant by the old key: %v", err)
 	}
+	next, err := NextDevice(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rotate := func(auth Authority) error {
+		raw, err := auth.Delegate(next.New, 1<<60, AllPowers, 9)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := GrantText(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Rotate(second, text, someday)
+		return err
+	}
 	thief, err := FirstKey(old).Succeed(newKey(t))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if err := rotate(FirstKey(old)); !errors.Is(err, ErrReplaced) || !errors.Is(err, ErrOldGrant) {
+		t.Errorf("a grant by the old key for the next device: %v", err)
+	}
+	if err := rotate(thief); !errors.Is(err, ErrTwoKeys) {
+		t.Errorf("a grant by another heir of the old key for the next device: %v", err)
 	}
 	if raw, err = thief.Delegate(device, 1<<60, AllPowers, 9); err != nil {
 		t.Fatal(err)
