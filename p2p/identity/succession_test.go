@@ -289,6 +289,15 @@ func TestLinkedAfterRotation(t *testing.T) {
 	if _, err := Install(second, late, inUse); !errors.Is(err, ErrReplaced) {
 		t.Errorf("a grant by the old key: %v", err)
 	}
+	refuseOldKeys(t, second, old, device, inUse)
+	if _, err := RotateAccount(second, someday); !errors.Is(err, ErrNoAccountKey) {
+		t.Errorf("on the linked PC: %v", err)
+	}
+}
+
+// refuseOldKeys: grants by an account's replaced key, and by another heir of it, are not taken on a linked PC, for its next device neither.
+func refuseOldKeys(t *testing.T, second string, old ed25519.PrivateKey, device PeerID, inUse func() error) {
+	t.Helper()
 	next, err := NextDevice(second)
 	if err != nil {
 		t.Fatal(err)
@@ -315,16 +324,15 @@ func TestLinkedAfterRotation(t *testing.T) {
 	if err := rotate(thief); !errors.Is(err, ErrTwoKeys) {
 		t.Errorf("a grant by another heir of the old key for the next device: %v", err)
 	}
-	if raw, err = thief.Delegate(device, 1<<60, AllPowers, 9); err != nil {
+	raw, err := thief.Delegate(device, 1<<60, AllPowers, 9)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if late, err = GrantText(raw); err != nil {
+	late, err := GrantText(raw)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Install(second, late, inUse); !errors.Is(err, ErrTwoKeys) {
 		t.Errorf("a grant by another heir of the old key: %v", err)
-	}
-	if _, err := RotateAccount(second, someday); !errors.Is(err, ErrNoAccountKey) {
-		t.Errorf("on the linked PC: %v", err)
 	}
 }
