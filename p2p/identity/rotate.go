@@ -110,9 +110,8 @@ type Rotated struct {
 	Revoked  bool // the old device was let go; else the PC that has the account's key must do it
 }
 
-// FinishRotation does what is left after [Rotate], or after a kill in it: it lets the old device go, where the account's key is here, and
-// removes its private key. ok is false if there is nothing to finish; it costs no more than a look then. Call it at each start.
-func FinishRotation(dir string, now time.Time) (r Rotated, ok bool, err error) {
+// Unfinished says what [FinishRotation] would do, and changes nothing.
+func Unfinished(dir string) (r Rotated, ok bool, err error) {
 	next, err := nextKey(dir, nextFile)
 	if errors.Is(err, ErrNoNext) {
 		return r, false, nil
@@ -128,8 +127,21 @@ func FinishRotation(dir string, now time.Time) (r Rotated, ok bool, err error) {
 	if err != nil {
 		return r, false, err
 	}
-	r = Rotated{Old: PeerID(old.Public().(ed25519.PublicKey)), New: dev.Peer(), Revoked: account != nil}
-	if account != nil && r.Old != r.New {
+	return Rotated{Old: PeerID(old.Public().(ed25519.PublicKey)), New: dev.Peer(), Revoked: account != nil}, true, nil
+}
+
+// FinishRotation does what is left after [Rotate], or after a kill in it: it lets the old device go, where the account's key is here, and
+// removes its private key. ok is false if there is nothing to finish; it costs no more than a look then. Call it at each start.
+func FinishRotation(dir string, now time.Time) (r Rotated, ok bool, err error) {
+	r, ok, err = Unfinished(dir)
+	if err != nil || !ok {
+		return r, false, err
+	}
+	if r.Revoked && r.Old != r.New {
+		dev, err := Load(dir)
+		if err != nil {
+			return r, false, err
+		}
 		if err := letGo(dir, dev, r.Old, now); err != nil {
 			return r, false, err
 		}

@@ -110,9 +110,8 @@ func RotateAccount(dir string, now time.Time) (*Device, error) {
 	return Load(dir)
 }
 
-// FinishAccountRotation does what is left after [RotateAccount], or after a kill in it: it signs the news of the change, which a daemon
-// spreads as it does revocations, and removes the old key. ok is false if there is nothing to finish. Call it at each start.
-func FinishAccountRotation(dir string, now time.Time) (ok bool, err error) {
+// AccountUnfinished says whether [FinishAccountRotation] has something to do, and changes nothing.
+func AccountUnfinished(dir string) (bool, error) {
 	next, err := nextKey(dir, nextAccountFile)
 	if errors.Is(err, ErrNoNext) {
 		return false, nil
@@ -120,9 +119,19 @@ func FinishAccountRotation(dir string, now time.Time) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	account, _, err := load(dir)
+	return err == nil && account.Equal(next), err // else it waits, or this PC was linked to another meanwhile
+}
+
+// FinishAccountRotation does what is left after [RotateAccount], or after a kill in it: it signs the news of the change, which a daemon
+// spreads as it does revocations, and removes the old key. ok is false if there is nothing to finish. Call it at each start.
+func FinishAccountRotation(dir string, now time.Time) (ok bool, err error) {
+	if ok, err := AccountUnfinished(dir); err != nil || !ok {
+		return false, err
+	}
 	account, dev, err := load(dir)
-	if err != nil || !account.Equal(next) {
-		return false, err // it waits, or this PC was linked to another meanwhile
+	if err != nil {
+		return false, err
 	}
 	auth, err := authority(account, dev)
 	if err != nil {

@@ -112,7 +112,8 @@ func (d *Daemon) identityExport() *cobra.Command {
 	c := &cobra.Command{
 		Use: "export", Short: "print the recovery phrase of the account",
 		Long: "The 24 words are the account: whoever reads them can take it over, and with them you can restore it on another machine.\n" +
-			"Write them on paper; do not keep them in a file or a picture.",
+			"Write them on paper; do not keep them in a file or a picture. Of an account whose key was changed a line gfkeys… stands below them: it is\n" +
+			"no secret, and the words alone do not bring such an account back.",
 		Example: fmt.Sprintf("  %s identity export", d.Name),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := d.identityDir()

@@ -32,8 +32,9 @@ func (d *Daemon) identityRotate() *cobra.Command {
 			"An account may have 64 devices in all, those that were replaced among them.\n\n" +
 			"--account: the account keeps its name, and with it its debts, limits and history; another key signs for it from now on, with both keys'\n" +
 			"signatures, at most 4 times. Leases go on. Whoever hears of it takes nothing new under the old key. Grant linked PCs again with\n" +
-			"`identity link`, and write down the new words of `identity export`: the old ones are void. It helps before a key is stolen, not after:\n" +
-			"a thief who has the key can change it, too, and then nobody can tell who is the owner: peers agree on nothing new with either.",
+			"`identity link`, and write down what `identity export` prints then: new words, the old ones are void, and a line gfkeys…, no secret,\n" +
+			"without which the words would make another account. It helps before a key is stolen, not after: a thief who has the key can change it,\n" +
+			"too, and then nobody can tell who is the owner: peers agree on nothing new with either.",
 		Example: fmt.Sprintf("  %[1]s identity rotate --device --dry-run\n  %[1]s identity rotate --account\n  %[1]s identity rotate --device\n  %[1]s identity rotate --device gfgrant…", d.Name),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -73,11 +74,18 @@ func (d *Daemon) rotate(ctx context.Context, grant string, f rotating) error {
 	if _, ok := d.live(ctx); ok {
 		return cli.Fail(cli.ExitRefused, rotateWhat, errors.New(d.Title+" is running with the one that is here"), "stop it first, and start it again after")
 	}
-	if done, ok, err := identity.FinishRotation(dir, time.Now()); err != nil {
-		return d.keyless(rotateWhat, err)
-	} else if ok { // a run before this one was cut short
-		return d.rotated(dir, local.Rotation{Old: done.Old.String(), New: done.New.String(), Revoked: done.Revoked, Hanging: []string{}})
-	}
+	return wire.WhileStopped(ctx, state, rotateWhat, func(h books.Hanging) error {
+		if left, ok, err := identity.Unfinished(dir); err != nil {
+			return d.keyless(rotateWhat, err)
+		} else if ok { // a run before this one was cut short
+			return d.finishRotation(dir, local.Rotation{Old: left.Old.String(), New: left.New.String(), Hanging: []string{}}, f)
+		}
+		return d.startRotation(ctx, dir, h, grant, f)
+	})
+}
+
+// startRotation changes the device's key of a stopped daemon, or makes the first step on a linked PC.
+func (d *Daemon) startRotation(ctx context.Context, dir string, h books.Hanging, grant string, f rotating) error {
 	dev, err := identity.Load(dir)
 	if err != nil {
 		return d.keyless(rotateWhat, err)
@@ -86,26 +94,39 @@ func (d *Daemon) rotate(ctx context.Context, grant string, f rotating) error {
 	if err != nil {
 		return d.keyless(rotateWhat, err)
 	}
-	v := local.Rotation{Old: dev.Peer().String()}
-	return wire.WhileStopped(ctx, state, rotateWhat, func(h books.Hanging) error {
-		v.Hanging = showHanging(h)
-		if ok, err := d.mayRotate(ctx, v, h, has, grant, f); err != nil || !ok {
-			return err
+	v := local.Rotation{Old: dev.Peer().String(), Hanging: showHanging(h)}
+	if ok, err := d.mayRotate(ctx, v, h, has, grant, f); err != nil || !ok {
+		return err
+	}
+	if !has && grant == "" {
+		return d.askRotation(dir, v)
+	}
+	r, err := identity.Rotate(dir, grant, time.Now())
+	if err != nil {
+		return d.explainRotate(err)
+	}
+	v.New = r.New.String()
+	return d.finishRotation(dir, v, f)
+}
+
+// finishRotation lets the old device go and prints who this PC is then; with --dry-run it says that this is what is left to do.
+func (d *Daemon) finishRotation(dir string, v local.Rotation, f rotating) error {
+	if f.dry {
+		d.Note("a change from device %s to %s was cut short: without --dry-run it is finished, and no other one begun", v.Old, v.New)
+		if d.JSON {
+			return d.PrintJSON(v)
 		}
-		if !has && grant == "" {
-			return d.askRotation(dir, v)
-		}
-		r, err := identity.Rotate(dir, grant, time.Now())
-		if err != nil {
-			return d.explainRotate(err)
-		}
-		done, _, err := identity.FinishRotation(dir, time.Now())
-		if err != nil {
-			return d.keyless(rotateWhat, err)
-		}
-		v.New, v.Revoked = r.New.String(), done.Revoked
-		return d.rotated(dir, v)
-	})
+		return nil
+	}
+	done, ok, err := identity.FinishRotation(dir, time.Now())
+	switch {
+	case err != nil:
+		return d.keyless(rotateWhat, err)
+	case !ok:
+		return cli.Fail(cli.ExitRefused, rotateWhat, errors.New("another program changed the identity meanwhile"), "look at it with `"+d.Name+" identity show` before you try again")
+	}
+	v.Revoked = done.Revoked
+	return d.rotated(dir, v)
 }
 
 // mayRotate explains what comes and asks; it is false where nothing more is to be done.

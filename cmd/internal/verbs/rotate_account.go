@@ -25,28 +25,45 @@ func (d *Daemon) rotateAccount(ctx context.Context, f rotating) error {
 	if _, ok := d.live(ctx); ok {
 		return cli.Fail(cli.ExitRefused, rotateAccountWhat, errors.New(d.Title+" is running with the one that is here"), "stop it first, and start it again after")
 	}
-	if ok, err := identity.FinishAccountRotation(dir, time.Now()); err != nil {
-		return d.keyless(rotateAccountWhat, err)
-	} else if ok { // a run before this one was cut short
-		return d.accountRotated(dir)
-	}
-	if has, err := identity.HasAccountKey(dir); err != nil {
-		return d.keyless(rotateAccountWhat, err)
-	} else if !has {
-		return d.keyless(rotateAccountWhat, identity.ErrNoAccountKey)
-	}
 	return wire.WhileStopped(ctx, state, rotateAccountWhat, func(books.Hanging) error {
+		if ok, err := identity.AccountUnfinished(dir); err != nil {
+			return d.keyless(rotateAccountWhat, err)
+		} else if ok { // a run before this one was cut short
+			return d.finishAccountRotation(dir, f)
+		}
+		if has, err := identity.HasAccountKey(dir); err != nil {
+			return d.keyless(rotateAccountWhat, err)
+		} else if !has {
+			return d.keyless(rotateAccountWhat, identity.ErrNoAccountKey)
+		}
 		if ok, err := d.mayRotateAccount(ctx, dir, f); err != nil || !ok {
 			return err
 		}
 		if _, err := identity.RotateAccount(dir, time.Now()); err != nil {
 			return d.explainAccount(err)
 		}
-		if _, err := identity.FinishAccountRotation(dir, time.Now()); err != nil {
-			return d.keyless(rotateAccountWhat, err)
-		}
-		return d.accountRotated(dir)
+		return d.finishAccountRotation(dir, f)
 	})
+}
+
+// finishAccountRotation removes the old key and prints what is next; with --dry-run it says that this is what is left to do.
+func (d *Daemon) finishAccountRotation(dir string, f rotating) error {
+	if f.dry {
+		d.Note("a change of the account's key was cut short: without --dry-run it is finished, and no other one begun")
+		if !d.JSON {
+			return nil
+		}
+		v, err := d.accountRotation(dir)
+		if err != nil {
+			return err
+		}
+		v.Now = nil
+		return d.PrintJSON(v)
+	}
+	if _, err := identity.FinishAccountRotation(dir, time.Now()); err != nil {
+		return d.keyless(rotateAccountWhat, err)
+	}
+	return d.accountRotated(dir)
 }
 
 // mayRotateAccount explains what comes and asks; it is false where nothing more is to be done.
@@ -107,7 +124,7 @@ func (d *Daemon) accountRotated(dir string) error {
 	if d.JSON {
 		return d.PrintJSON(v)
 	}
-	d.Note("write down the new words: %s identity export", d.Name)
+	d.Note("write down the new words, and the line below them that `identity import --keys` needs from now on: %s identity export", d.Name)
 	for _, peer := range v.Regrant {
 		d.Note("grant device %s again: its `identity link` prints a request, `%s identity link REQUEST` here answers it", peer, d.Name)
 	}

@@ -45,6 +45,12 @@ func standIn(t *testing.T, mux *http.ServeMux) (state, socket string) {
 func verb(t *testing.T, mux *http.ServeMux, args ...string) (code cli.ExitCode, stdout, stderr string) {
 	t.Helper()
 	state, socket := standIn(t, mux)
+	return verbAt(t, state, socket, args...)
+}
+
+// verbAt runs one verb of a daemon that has its state and its socket there.
+func verbAt(t *testing.T, state, socket string, args ...string) (code cli.ExitCode, stdout, stderr string) {
+	t.Helper()
 	var out, errs bytes.Buffer
 	p := cli.NewProgram(cli.Pipe(strings.NewReader("words from a pipe\n"), &out, &errs), "gpufaird", "", "")
 	d := &Daemon{

@@ -28,10 +28,6 @@ func stopped(ctx context.Context, state, what string, f func(*books.Books) error
 	if _, err := os.Stat(filepath.Join(dir, "badger")); errors.Is(err, fs.ErrNotExist) {
 		return errNoLedger
 	}
-	dev, err := identity.Load(IdentityDir(state))
-	if err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "the text above says which file")
-	}
 	quiet := slog.New(slog.DiscardHandler)
 	db, err := badger.Open(ctx, badger.Config{Dir: filepath.Join(dir, "badger"), Log: quiet})
 	switch {
@@ -41,6 +37,10 @@ func stopped(ctx context.Context, state, what string, f func(*books.Books) error
 		return cli.Fail(cli.ExitSystem, what, err, "start the daemon: its log says more")
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	dev, err := identity.Load(IdentityDir(state)) // under the store's lock: another program may have changed it before
+	if err != nil {
+		return cli.Fail(cli.ExitSystem, what, err, "the text above says which file")
+	}
 	store, err := kv.Open(ctx, db, schema(cli.ThisBuild().Version))
 	if err != nil {
 		return cli.Fail(cli.ExitSystem, what, err, "use the release that the text names, or a newer one")
