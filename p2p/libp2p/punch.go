@@ -23,7 +23,13 @@ type sightings map[string]sighting
 
 type sighting struct {
 	addr ma.Multiaddr
-	by   netip.Addr
+	by   netip.Addr // as [observer] has it
+}
+
+// puncher is libp2p's service of hole punches.
+type puncher interface {
+	DirectConnect(peer.ID) error // returns once there is a direct connection, or there will be none
+	Close() error
 }
 
 // maxSeen bounds the addresses that are offered for a hole punch, those that most have seen first: behind a symmetric router each peer sees
@@ -43,7 +49,16 @@ func (r *reach) sight(e event.EvtPeerIdentificationCompleted) {
 	if r.seen[e.Peer] == nil {
 		r.seen[e.Peer] = sightings{}
 	}
-	r.seen[e.Peer][transport(e.ObservedAddr.String())] = sighting{e.ObservedAddr, by}
+	r.seen[e.Peer][transport(e.ObservedAddr.String())] = sighting{e.ObservedAddr, observer(by)}
+}
+
+// observer is what counts as one of those that see this host: an address of IPv4, or of IPv6 the 56 bits that one customer gets, as in
+// libp2p's own count.
+func observer(by netip.Addr) netip.Addr {
+	if by.Is4() {
+		return by
+	}
+	return netip.PrefixFrom(by, 56).Masked().Addr()
 }
 
 // listens says whether a connection's local end is a port that this host listens on.
@@ -135,10 +150,11 @@ func (r *reach) startPunching() error {
 	if c.Metrics != nil {
 		tracer = holepunch.WithMetricsAndEventTracer(holepunch.NewMetricsTracer(holepunch.WithRegisterer(c.Metrics)), r)
 	}
-	var err error
-	if r.puncher, err = holepunch.NewService(h, h.IDService(), r.outside, holepunch.DirectDialTimeout(punchDial), tracer); err != nil {
+	service, err := holepunch.NewService(h, h.IDService(), r.outside, holepunch.DirectDialTimeout(punchDial), tracer)
+	if err != nil {
 		return fmt.Errorf("hole punching: %w", err)
 	}
+	r.puncher = service
 	for _, id := range r.host.Network().Peers() {
 		r.punch(id)
 	}
@@ -174,7 +190,7 @@ func (r *reach) tryPunching(e any) error {
 }
 
 // punch starts a punch towards a peer that has come over a relay and has no other connection; who came is waited for by the other side,
-// so that one side starts. r.mu is held.
+// so that one side starts. A peer that says over and over that it can punch now has one at a time. r.mu is held.
 func (r *reach) punch(id peer.ID) {
 	came := false
 	for _, c := range r.host.Network().ConnsToPeer(id) {
@@ -183,13 +199,19 @@ func (r *reach) punch(id peer.ID) {
 		}
 		came = came || c.Stat().Direction == network.DirInbound
 	}
-	if service := r.puncher; came && service != nil {
-		go func() { // ends with the service
-			if err := service.DirectConnect(id); err != nil && !errors.Is(err, holepunch.ErrHolePunchActive) {
-				r.log.Debug("no direct connection", "peer", id, "err", err)
-			}
-		}()
+	service := r.puncher
+	if _, busy := r.trying[id]; busy || !came || service == nil {
+		return
 	}
+	r.trying[id] = struct{}{}
+	go func() { // ends with the service
+		if err := service.DirectConnect(id); err != nil && !errors.Is(err, holepunch.ErrHolePunchActive) {
+			r.log.Debug("no direct connection", "peer", id, "err", err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.trying, id)
+	}()
 }
 
 // Trace fulfils libp2p's tracer of hole punches: it notes who was reached by one and is still there.

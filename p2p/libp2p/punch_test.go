@@ -5,13 +5,16 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/libp2p/go-libp2p/core/event"
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/peerstore"
+	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/p2p/host/peerstore/pstoremem"
 	"github.com/libp2p/go-libp2p/p2p/protocol/holepunch"
 	ma "github.com/multiformats/go-multiaddr"
@@ -45,8 +48,9 @@ func (n loneNet) ConnsToPeer(peer.ID) []network.Conn {
 
 type oneConn struct {
 	network.Conn
-	closed bool
-	peer   peer.ID
+	closed  bool
+	relayed bool
+	peer    peer.ID
 }
 
 func (c oneConn) IsClosed() bool               { return c.closed }
@@ -54,7 +58,70 @@ func (c oneConn) RemotePeer() peer.ID          { return "a" }
 func (c oneConn) LocalMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/0.0.0.0/udp/4701/quic-v1") }
 
 func (c oneConn) RemoteMultiaddr() ma.Multiaddr {
+	if c.relayed {
+		return ma.StringCast("/ip4/44.1.0.2/udp/4701/quic-v1/p2p-circuit")
+	}
 	return ma.StringCast("/ip4/44.1.0.2/udp/4701/quic-v1")
+}
+
+func (c oneConn) Stat() network.ConnStats {
+	return network.ConnStats{Stats: network.Stats{Direction: network.DirInbound}}
+}
+
+// slowPuncher counts the punches that it was asked for, each of which waits for end.
+type slowPuncher struct {
+	asked atomic.Int32
+	end   chan struct{}
+}
+
+func (p *slowPuncher) DirectConnect(peer.ID) error {
+	p.asked.Add(1)
+	<-p.end
+	return nil
+}
+
+func (p *slowPuncher) Close() error { return nil }
+
+// TestOnePunchAtATime hears from a relayed peer over and over that it can punch now.
+func TestOnePunchAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &slowPuncher{end: make(chan struct{})}
+		r := newReach(Config{}, nil)
+		r.host, r.puncher = lone{net: loneNet{conn: oneConn{relayed: true}}}, p
+		say := func() {
+			if err := r.tryPunching(event.EvtPeerProtocolsUpdated{Peer: "a", Added: []protocol.ID{holepunch.Protocol}}); err != nil {
+				t.Error(err)
+			}
+		}
+		for range 100 {
+			say()
+		}
+		synctest.Wait()
+		if n := p.asked.Load(); n != 1 {
+			t.Errorf("%d punches towards one peer at a time", n)
+		}
+		p.end <- struct{}{}
+		synctest.Wait()
+		say() // one that failed may be tried again
+		synctest.Wait()
+		if n := p.asked.Load(); n != 2 {
+			t.Errorf("%d punches, one after the other", n)
+		}
+		close(p.end)
+		synctest.Wait()
+		if len(r.trying) > 0 {
+			t.Errorf("ended punches take memory: %v", r.trying)
+		}
+	})
+}
+
+// TestObserver counts the many addresses of one customer of IPv6 as one.
+func TestObserver(t *testing.T) {
+	for a, want := range map[string]string{"44.1.0.2": "44.1.0.2", "2001:4860:1:2::7": "2001:4860:1::", "2001:4860:1:ff::9": "2001:4860:1::"} {
+		if got := observer(netip.MustParseAddr(a)); got.String() != want {
+			t.Errorf("%s counts as %s, want %s", a, got, want)
+		}
+	}
 }
 
 // TestGonePeersAreForgotten reads what a peer said after it has hung up, and after [reach.gone]: nothing may be kept of it.

@@ -19,7 +19,6 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/host/autorelay"
 	"github.com/libp2p/go-libp2p/p2p/host/eventbus"
 	"github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
-	"github.com/libp2p/go-libp2p/p2p/protocol/holepunch"
 	ma "github.com/multiformats/go-multiaddr"
 	manet "github.com/multiformats/go-multiaddr/net"
 
@@ -64,8 +63,9 @@ type reach struct {
 	refused []ma.Multiaddr        // guarded by mu
 	relays  []ma.Multiaddr        // guarded by mu
 	seen    map[peer.ID]sightings // guarded by mu; of connected peers
-	puncher *holepunch.Service    // guarded by mu; nil until somebody outside has seen this host
+	puncher puncher               // guarded by mu; nil until somebody outside has seen this host
 	closed  bool                  // guarded by mu
+	trying  map[peer.ID]struct{}  // guarded by mu; towards whom a punch is under way
 	punched map[peer.ID]struct{}  // guarded by mu; of connected peers
 	changed chan struct{}         // guarded by mu; closed and replaced when addresses change
 }
@@ -74,7 +74,7 @@ func newReach(c Config, log *slog.Logger) *reach {
 	return &reach{
 		config: c, log: log,
 		ready: make(chan struct{}), met: make(chan struct{}, 1), seen: map[peer.ID]sightings{},
-		punched: map[peer.ID]struct{}{}, changed: make(chan struct{}),
+		trying: map[peer.ID]struct{}{}, punched: map[peer.ID]struct{}{}, changed: make(chan struct{}),
 	}
 }
 
