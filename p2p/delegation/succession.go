@@ -14,9 +14,10 @@ type lineage struct {
 	forked bool // one key named two to follow it
 }
 
-// lineages are those of accounts whose key was ever changed: of those dealt with for ever, of strangers as many as revocations are heard.
+// lineages are those of accounts whose key was ever changed. The news of a change is a revocation: where the [Keeper] keeps it, the lineage
+// comes back with it at each start, and nothing here forgets it. What only a delegation told, and what strangers say, makes room for newer ones.
 type lineages struct {
-	kept  map[identity.AccountID]lineage
+	kept  map[identity.AccountID]lineage // of accounts of which a revocation is kept
 	heard *lru.Cache[identity.AccountID, lineage]
 }
 
