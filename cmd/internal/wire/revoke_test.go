@@ -12,13 +12,7 @@ import (
 // hears waits until b knows that a delegation is void.
 func hears(t *testing.T, b *Base, d identity.Delegation) {
 	t.Helper()
-	for !errors.Is(b.Delegations.Revoked(d), identity.ErrRevoked) {
-		select {
-		case <-t.Context().Done():
-			t.Fatal("never heard of the revocation")
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+	becomes(t, "the revocation is heard of", func() bool { return errors.Is(b.Delegations.Revoked(d), identity.ErrRevoked) })
 }
 
 // A revocation made beside a running daemon reaches a peer that is connected, one that joins later, and the device itself, whose doctor

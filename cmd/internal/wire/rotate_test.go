@@ -148,13 +148,7 @@ func TestRotateAccount(t *testing.T) {
 		if err := by.Post(t.Context(), "/join", inv, &local.Joined{}); err != nil {
 			t.Fatal(err)
 		}
-		for !errors.Is(host.Delegations.Revoked(old), identity.ErrReplaced) {
-			select {
-			case <-t.Context().Done():
-				t.Fatal("the peer never heard of the new key")
-			case <-time.After(10 * time.Millisecond):
-			}
-		}
+		becomes(t, "the peer hears of the new key", func() bool { return errors.Is(host.Delegations.Revoked(old), identity.ErrReplaced) })
 		now, err := identity.OpenDelegation(b.Device.Delegation())
 		if err = errors.Join(err, host.Delegations.Revoked(now), b.Delegations.Self(), b.Books.ReadOnly()); err != nil {
 			t.Error(err)

@@ -66,6 +66,19 @@ func running(t *testing.T, c Config) (*Base, *local.Client) {
 	return b, local.NewClient(b.Socket)
 }
 
+// becomes waits until what happens over sockets is so. The test's own context ends only after the test, so it can't bound a wait.
+func becomes(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	end := time.After(time.Minute) // long after it: what is late fails by name and not by the limit of the whole package
+	for !so() {
+		select {
+		case <-end:
+			t.Fatalf("%s: never", what)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
 // TestTwoMeet lets two daemons join by an invite and find each other in all that both tell.
 func TestTwoMeet(t *testing.T) {
 	known := goleak.IgnoreCurrent()
