@@ -66,9 +66,16 @@ type auctions struct {
 	house *negotiate.House
 
 	// Guarded by the agent's mu.
-	coming *auctionRecord                       // what the head that is being opened is stored with
+	coming *comingAuction                       // what the head that is being opened is stored with
 	held   map[auction.ID]heldLot               // devices that an auction keeps from others until its leases are made
 	calls  map[identity.AccountID]*rate.Limiter // of the accounts that the owner serves
+}
+
+// comingAuction is an auction that is about to be stored, and its devices: they are held from the moment it is, since it may be aborted before
+// whoever opens it comes back.
+type comingAuction struct {
+	record auctionRecord
+	held   heldLot
 }
 
 // heldLot is the devices of an auction.
@@ -119,16 +126,16 @@ func (b auctionBook) Called(ctx context.Context, account identity.AccountID, off
 
 // openFor is the auction of a lot that still takes commits.
 func (a *Agent) openFor(l market.Lot) (auction.ID, bool) {
-	for _, h := range a.auctions.house.Auctions() {
-		a.mu.Lock()
-		held := a.auctions.held[h.ID]
-		a.mu.Unlock()
-		if h.Stage == negotiate.Committing && time.Since(h.Times.Opened) < h.Open.CommitFor() && len(held.devices) > 0 &&
-			held.devices[0] == l.Slots[0].Device {
-			return h.ID, true
+	a.mu.Lock()
+	var of auction.ID
+	for id, h := range a.auctions.held {
+		if len(h.devices) > 0 && h.devices[0] == l.Slots[0].Device {
+			of = id
 		}
 	}
-	return auction.ID{}, false
+	a.mu.Unlock()
+	h, ok := a.auctions.house.Auction(of)
+	return of, ok && h.Stage == negotiate.Committing && time.Since(h.Times.Opened) < h.Open.CommitFor()
 }
 
 // opening is the auction of a lot as the owner wants it, or why there is none.
@@ -191,14 +198,11 @@ func (a *Agent) holdAuction(ctx context.Context, open auction.Open, o market.Sea
 		return auction.ID{}, err
 	}
 	a.mu.Lock()
-	a.auctions.coming = &auctionRecord{Offer: o.Raw, Devices: devices}
+	a.auctions.coming = &comingAuction{auctionRecord{Offer: o.Raw, Devices: devices}, held}
 	a.mu.Unlock()
 	id, err := a.auctions.house.Open(ctx, open)
 	a.mu.Lock()
 	a.auctions.coming = nil
-	if err == nil {
-		a.auctions.held[id] = held
-	}
 	a.mu.Unlock()
 	if err != nil {
 		held.free()
@@ -263,7 +267,7 @@ func (a *Agent) resumeAuctions(ctx context.Context) error {
 	return nil
 }
 
-// abortAuctions ends what is not awarded yet: the owner outranks everybody, and after a Seal pays the bond for it.
+// abortAuctions ends what is not awarded yet: the owner outranks everybody, and after a Seal owes the bond for it.
 func (a *Agent) abortAuctions(ctx context.Context, why reason.Reason) {
 	if a.auctions.house == nil {
 		return

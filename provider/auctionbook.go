@@ -114,14 +114,15 @@ func (b auctionBook) Turn(ctx context.Context, id auction.ID, head negotiate.Auc
 	b.a.mu.Lock()
 	coming := b.a.auctions.coming
 	b.a.mu.Unlock()
+	first := false
 	err := b.a.books.Update(ctx, func(tx *books.Tx) error {
 		own := tx.Of(kv.Provider)
 		rec, stored, err := kv.Load[auctionRecord](own, auctionKey(keyAuction, id))
 		if err != nil {
 			return err
 		}
-		if !stored && coming != nil {
-			rec = *coming
+		if first = !stored && coming != nil; first {
+			rec = coming.record
 		}
 		rec.Head = head
 		for _, p := range post {
@@ -138,6 +139,11 @@ func (b auctionBook) Turn(ctx context.Context, id auction.ID, head negotiate.Auc
 	})
 	if err != nil {
 		return err
+	}
+	if first {
+		b.a.mu.Lock()
+		b.a.auctions.held[id] = coming.held
+		b.a.mu.Unlock()
 	}
 	if head.Sold || len(head.Aborts) > 0 {
 		b.a.releaseAuction(id)

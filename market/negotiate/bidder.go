@@ -132,6 +132,9 @@ func (b *Bidder) Receipt(raw []byte) error {
 	if r.Auction != b.id || r.Account != b.open.Account || r.Device != b.open.Device || r.Commit != identity.Hash(b.bid.Commit) {
 		return fmt.Errorf("receipt of auction %s: %w", b.id.Short(), auction.ErrInvalid)
 	}
+	if r.Of == auction.OfOpening && !b.opened {
+		return fmt.Errorf("receipt of auction %s: of an opening that nobody sent: %w", b.id.Short(), auction.ErrInvalid)
+	}
 	if r.Of == auction.OfOpening {
 		b.acked = raw
 	} else {

@@ -181,9 +181,7 @@ func TestLyingSellersAreProven(t *testing.T) {
 				t.Fatal(err)
 			}
 			if i == 0 {
-				if err := b.Receipt(receipt); err != nil {
-					t.Fatal(err)
-				}
+				takesReceipt(t, a, b, receipt)
 			}
 		}
 		ticks(t, a, after(33*time.Second))
@@ -206,6 +204,21 @@ func TestLyingSellersAreProven(t *testing.T) {
 				t.Errorf("%s: %v", f.Kind, err)
 			}
 		}
+	}
+}
+
+// takesReceipt of an opening: only once the bidder has shown it, or a seller would sign one instead of looking at the bid.
+func takesReceipt(t *testing.T, a *negotiate.Auctioneer, b *negotiate.Bidder, receipt []byte) {
+	t.Helper()
+	if err := b.Receipt(receipt); err == nil {
+		t.Error("a receipt of an opening that nobody sent was taken")
+	}
+	sealTo(t, a, b, after(24*time.Second), 3, 4)
+	if got := asks(b, after(24*time.Second)); !slices.Equal(got, []negotiate.Ask{negotiate.SendOpening}) {
+		t.Fatal(got)
+	}
+	if err := b.Receipt(receipt); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -89,7 +89,7 @@ func (h *House) commit(ctx context.Context, ask floorAsk) (floorAnswer, error) {
 		return floorAnswer{}, err
 	}
 	kept := KeptLeaf{Commit: ask.Record, Delegation: ask.Delegation}
-	taken := TakenCommit{Auction: s.id, Open: s.m.open, Leaf: uint32(len(s.m.t.Leaves)), Commit: c, Raw: ask.Record, Hash: hash, Kept: kept}
+	taken := TakenCommit{Auction: s.id, Open: s.m.open, Leaf: uint32(len(s.m.t.Leaves)), Commit: c, Hash: hash, Kept: kept}
 	if n, ok := s.m.newest[c.Account]; ok {
 		was := identity.Hash(s.m.t.Leaves[n.leaf])
 		taken.Replaced = &was
@@ -103,7 +103,6 @@ func (h *House) commit(ctx context.Context, ask floorAsk) (floorAnswer, error) {
 		return floorAnswer{}, err
 	}
 	s.kept.Leaves = append(s.kept.Leaves, kept)
-	s.took[c.Device] = true
 	return floorAnswer{Record: raw}, nil
 }
 
@@ -141,13 +140,15 @@ func (h *House) opening(ctx context.Context, s *stall, ask floorAsk) (floorAnswe
 	was := len(s.m.t.Shown)
 	raw, refused := s.m.Opening(ask.Record, time.Now())
 	if len(s.m.t.Shown) > was {
-		at := slices.IndexFunc(s.m.t.Shown, func(x auction.Shown) bool { return x.Nonce == o.Nonce })
+		leaf := s.m.leaves[identity.Hash(o.Commit)] // a nonce may be another bidder's, too
+		at := slices.IndexFunc(s.m.t.Shown, func(x auction.Shown) bool { return x.Leaf == leaf })
 		kept.Shown = s.m.t.Shown[at]
 		if err := h.book.Show(ctx, s.id, kept); err != nil {
 			s.failed = true
 			return floorAnswer{}, fmt.Errorf("opening in auction %s: %w", s.id.Short(), err)
 		}
 		s.kept.Shown = slices.Insert(s.kept.Shown, at, kept)
+		h.uncache(s.id)
 		s.kick()
 	}
 	return floorAnswer{Record: raw}, refused
@@ -224,14 +225,12 @@ func (h *House) kept(ctx context.Context, id auction.ID) (KeptAuction, bool, err
 
 // part gives a part of the transcript to who took part: losing bids are for nobody else (spec: market, Three).
 func (h *House) part(ctx context.Context, from identity.PeerID, ask floorAsk) (floorAnswer, bool, error) {
-	f, ok, err := h.file(ctx, ask.Auction)
+	f, ok, err := h.file(ctx, ask.Auction, &from)
 	switch {
 	case err != nil || !ok:
 		return floorAnswer{}, ok || err != nil, err
 	case f.raw == nil:
 		return floorAnswer{}, true, p2p.Errorf(p2p.KindUnavailable, "auction %s is not over", ask.Auction.Short())
-	case !f.took[from]:
-		return floorAnswer{}, true, p2p.Errorf(p2p.KindForbidden, "losing bids are shown to who took part: ask a participant for the file")
 	case int64(ask.From) >= int64(len(f.raw)):
 		return floorAnswer{}, true, p2p.Errorf(p2p.KindBadRequest, "the transcript has %d bytes", len(f.raw))
 	}
@@ -239,30 +238,46 @@ func (h *House) part(ctx context.Context, from identity.PeerID, ask floorAsk) (f
 	return floorAnswer{Part: rest[:min(len(rest), partSize)], Size: uint32(len(f.raw))}, true, nil
 }
 
-// file gives the transcript of an auction whose result stands; without raw: it is not over; false: it is not of this house.
-func (h *House) file(ctx context.Context, id auction.ID) (file, bool, error) {
-	h.mu.Lock()
-	at := slices.IndexFunc(h.files, func(f file) bool { return f.id == id })
-	if at >= 0 {
-		defer h.mu.Unlock()
-		return h.files[at], true, nil
+// file gives the transcript of an auction whose result stands; without raw: it is not over; false: it is not of this house. to is the
+// device that it is for, refused before any work if it did not take part; nil: the owner.
+func (h *House) file(ctx context.Context, id auction.ID, to *identity.PeerID) (file, bool, error) {
+	f, ok := h.cached(id)
+	if ok {
+		return f, true, f.allows(to)
 	}
-	h.mu.Unlock()
 	k, ok, err := h.kept(ctx, id)
 	if err != nil || !ok {
 		return file{}, false, err
 	}
-	f := file{id: id, took: map[identity.PeerID]bool{}}
+	f = file{id: id, took: map[identity.PeerID]bool{}}
 	if !k.Head.Sold && len(k.Head.Aborts) == 0 {
 		return f, true, nil
 	}
 	for _, l := range k.Leaves {
-		if c, err := auction.ReadCommit(l.Commit); err == nil {
+		if c, err := identity.PeekAdvert[auction.Commit](auction.DomainCommit, l.Commit); err == nil { // it was checked before it was stored
 			f.took[c.Device] = true
 		}
 	}
+	if err := f.allows(to); err != nil {
+		return file{}, true, err
+	}
 	if f.raw, err = k.Transcript().Encode(); err != nil {
 		return file{}, true, err
+	}
+	h.cache(f, k)
+	return f, true, nil
+}
+
+// cache keeps the transcript of k ready to send, unless k has changed meanwhile: a late opening comes into it.
+func (h *House) cache(f file, k KeptAuction) {
+	if s := h.stall(f.id); s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.kept.Shown) != len(k.Shown) {
+			return
+		}
+	} else if !k.Head.Closed {
+		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -270,12 +285,36 @@ func (h *House) file(ctx context.Context, id auction.ID) (file, bool, error) {
 	if n := len(h.files) - filesKept; n > 0 {
 		h.files = slices.Delete(h.files, 0, n)
 	}
-	return f, true, nil
+}
+
+// uncache drops the transcript of an auction that has changed; the stall's mu is held.
+func (h *House) uncache(id auction.ID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.files = slices.DeleteFunc(h.files, func(f file) bool { return f.id == id })
+}
+
+// cached is the transcript of an auction, if it is ready to send.
+func (h *House) cached(id auction.ID) (file, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := slices.IndexFunc(h.files, func(f file) bool { return f.id == id })
+	if at < 0 {
+		return file{}, false
+	}
+	return h.files[at], true
+}
+
+func (f file) allows(to *identity.PeerID) error {
+	if to != nil && !f.took[*to] {
+		return p2p.Errorf(p2p.KindForbidden, "losing bids are shown to who took part: ask a participant for the file")
+	}
+	return nil
 }
 
 // Transcript is the file of an auction of this house whose result stands. The error is a [reason.Error] if there is none.
 func (h *House) Transcript(ctx context.Context, id auction.ID) ([]byte, error) {
-	f, ok, err := h.file(ctx, id)
+	f, ok, err := h.file(ctx, id, nil)
 	switch {
 	case err != nil:
 		return nil, err

@@ -24,16 +24,17 @@ import (
 
 // What a floor remembers of strangers' auctions.
 const (
-	maxHeard    = 2048 // auctions; an ended one makes room first
-	maxSeller   = 512  // of them by one device
-	maxCommits1 = 4096 // commits of one auction that are told from repeats
-	maxBidders  = 64   // devices of one auction that may be asked for the Seal
+	maxHeard    = 2048      // auctions of others; an ended one makes room first
+	maxSeller   = 512       // of them by one device
+	maxCommits1 = 4096      // commits of one auction that are told from repeats
+	maxTold     = 256 << 10 // and of all together
+	maxBidders  = 64        // devices of one auction that may be asked for the Seal
 	maxFrauds   = 256
 	maxPeers    = 1024 // rate limits, about the connections of a machine
 )
 
-// patience is how much longer than its windows an auction may take before its bidders give it up and its seller, back from a crash, aborts
-// it: both sides count the same.
+// patience is how much longer than its windows an auction may take before its bidders give it up. A seller back from a crash aborts what
+// would end later than that.
 const patience = 5 * time.Minute
 
 // Floor is this machine among those who take part in auctions: it hears what is announced on the topic, keeps what is fresh, and answers
@@ -50,7 +51,8 @@ type Floor struct {
 
 	mu     sync.Mutex
 	heard  map[auction.ID]*heard                      // guarded by mu
-	frauds map[wire.Hash]auction.Finding              // guarded by mu
+	told   int                                        // guarded by mu; commits of all of heard
+	frauds *lru.Cache[wire.Hash, auction.Finding]     // guarded by mu
 	asks   *lru.Cache[identity.PeerID, *rate.Limiter] // guarded by mu
 	said   *lru.Cache[identity.PeerID, *rate.Limiter] // guarded by mu
 	opens  *lru.Cache[identity.PeerID, *rate.Limiter] // guarded by mu
@@ -61,6 +63,7 @@ type heard struct {
 	open       auction.Open
 	raw        []byte
 	delegation []byte
+	mine       bool      // of this machine, or called by it: strangers' leave no less room for it
 	since      time.Time // first sight of the Open
 	seals      [][]byte  // two are a fraud
 	awards     [][]byte
@@ -68,19 +71,6 @@ type heard struct {
 	commits    map[wire.Hash]bool
 	bidders    []identity.PeerID
 	news       chan struct{} // closed at the next Seal, Award or Abort
-}
-
-// HeardAuction is an auction as this machine heard of it.
-type HeardAuction struct {
-	ID         auction.ID
-	Open       auction.Open
-	Raw        []byte    // the Open's envelope
-	Delegation []byte    // of the Open's signer
-	Since      time.Time // first sight of the Open, by the local clock
-	Commits    int
-	Sealed     bool
-	Awarded    bool
-	Aborted    bool
 }
 
 // NewFloor makes the floor of a device on a network; "" is [p2p.DefaultNetwork], a nil log [slog.Default].
@@ -95,7 +85,11 @@ func NewFloor(n p2p.Network, dev *identity.Device, network string, log *slog.Log
 		log = slog.Default()
 	}
 	f := &Floor{
-		net: n, dev: dev, network: network, log: log, joined: make(chan struct{}), proofs: make(chan []byte, 16), heard: map[auction.ID]*heard{}, frauds: map[wire.Hash]auction.Finding{},
+		net: n, dev: dev, network: network, log: log, joined: make(chan struct{}), proofs: make(chan []byte, 16), heard: map[auction.ID]*heard{},
+	}
+	var err error
+	if f.frauds, err = lru.New[wire.Hash, auction.Finding](maxFrauds); err != nil {
+		return nil, fmt.Errorf("negotiate: %w", err)
 	}
 	for _, c := range []**lru.Cache[identity.PeerID, *rate.Limiter]{&f.asks, &f.said, &f.opens} {
 		cache, err := lru.New[identity.PeerID, *rate.Limiter](maxPeers)
@@ -218,11 +212,11 @@ func (f *Floor) hearOpen(n news, now time.Time) p2p.Verdict {
 	if f.find(id) != nil {
 		return p2p.Ignore
 	}
-	return f.remember(id, n.Envelope, n.Delegation, now, now)
+	return f.remember(id, n.Envelope, n.Delegation, now, now, false)
 }
 
-// remember checks an Open and keeps it, first seen at since.
-func (f *Floor) remember(id auction.ID, raw, delegation []byte, since, now time.Time) p2p.Verdict {
+// remember checks an Open and keeps it, first seen at since; called: this machine asked for it.
+func (f *Floor) remember(id auction.ID, raw, delegation []byte, since, now time.Time, called bool) p2p.Verdict {
 	o, err := auction.ReadOpen(raw)
 	if err != nil {
 		return p2p.Reject
@@ -230,34 +224,56 @@ func (f *Floor) remember(id auction.ID, raw, delegation []byte, since, now time.
 	if _, err := market.OpenDelegation(delegation, o.Delegation, o.Header, identity.PowerProvide); err != nil {
 		return p2p.Reject
 	}
-	if o.Device != f.net.Self() && !f.allow(f.opens, o.Device, openRate, openBurst, now) {
+	mine := called || o.Device == f.net.Self()
+	if !mine && !f.allow(f.opens, o.Device, openRate, openBurst, now) {
 		return p2p.Ignore
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.heard[id] != nil {
+	if h := f.heard[id]; h != nil {
+		h.mine = h.mine || mine
 		return p2p.Ignore
 	}
-	if !f.makeRoom(o.Device, now) {
+	if room := f.makeRoom(o.Device, now); !room && !mine {
 		return p2p.Ignore
 	}
-	f.heard[id] = &heard{open: o, raw: raw, delegation: delegation, since: since, commits: map[wire.Hash]bool{}, news: make(chan struct{})}
+	f.heard[id] = &heard{open: o, raw: raw, delegation: delegation, mine: mine, since: since, commits: map[wire.Hash]bool{}, news: make(chan struct{})}
 	return p2p.Accept
 }
 
-// makeRoom forgets what is long over; false if there is none for an auction of seller. mu is held.
+// makeRoom forgets what is long over, and where that is not enough what has ended; false if there is no room for an auction of seller. mu
+// is held.
 func (f *Floor) makeRoom(seller identity.PeerID, now time.Time) bool {
-	own := 0
 	for id, h := range f.heard {
 		age, windows := now.Sub(h.since), h.open.SealAfter()+h.open.RevealFor()
-		switch {
-		case age > windows+patience, (h.aborted || len(h.awards) > 0) && age > windows+auction.LateWithin:
-			delete(f.heard, id)
-		case h.open.Device == seller:
+		if age > windows+patience || h.ended() && age > windows+auction.LateWithin {
+			f.forget(id, h)
+		}
+	}
+	if len(f.heard) >= maxHeard {
+		for id, h := range f.heard {
+			if h.ended() && !h.mine {
+				f.forget(id, h)
+			}
+		}
+	}
+	all, own := 0, 0
+	for _, h := range f.heard {
+		if !h.mine {
+			all++
+		}
+		if h.open.Device == seller {
 			own++
 		}
 	}
-	return len(f.heard) < maxHeard && own < maxSeller
+	return all < maxHeard && own < maxSeller
+}
+
+func (h *heard) ended() bool { return h.aborted || len(h.awards) > 0 }
+
+func (f *Floor) forget(id auction.ID, h *heard) {
+	f.told -= len(h.commits)
+	delete(f.heard, id)
 }
 
 func (f *Floor) find(id auction.ID) *heard {
@@ -275,7 +291,8 @@ func (f *Floor) hearCommit(n news, now time.Time) p2p.Verdict {
 	hash := identity.Hash(n.Envelope)
 	f.mu.Lock()
 	h := f.heard[c.Auction]
-	stale := h == nil || h.commits[hash] || len(h.commits) >= maxCommits1 || len(h.seals) > 0 || now.Sub(h.since) >= h.open.SealAfter()
+	stale := h == nil || h.commits[hash] || len(h.commits) >= maxCommits1 || f.told >= maxTold && !h.mine || len(h.seals) > 0 ||
+		now.Sub(h.since) >= h.open.SealAfter()
 	f.mu.Unlock()
 	if stale {
 		return p2p.Ignore
@@ -288,7 +305,11 @@ func (f *Floor) hearCommit(n news, now time.Time) p2p.Verdict {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.heard[c.Auction] != h || h.commits[hash] { // meanwhile
+		return p2p.Ignore
+	}
 	h.commits[hash] = true
+	f.told++
 	if len(h.bidders) < maxBidders && !slices.Contains(h.bidders, c.Device) {
 		h.bidders = append(h.bidders, c.Device)
 	}
@@ -377,10 +398,9 @@ func (f *Floor) prove(h *heard) {
 func (f *Floor) hearFraud(raw []byte) p2p.Verdict {
 	hash := identity.Hash(raw)
 	f.mu.Lock()
-	_, known := f.frauds[hash]
-	full := len(f.frauds) >= maxFrauds
+	known := f.frauds.Contains(hash)
 	f.mu.Unlock()
-	if known || full {
+	if known {
 		return p2p.Ignore
 	}
 	found, err := auction.CheckFraud(raw)
@@ -389,44 +409,16 @@ func (f *Floor) hearFraud(raw []byte) p2p.Verdict {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.frauds[hash] = found
+	f.frauds.Add(hash, found)
 	f.log.Warn("a seller broke the rules of an auction", "seller", found.Seller.Short(), "auction", found.Auction.Short(), "what", found.Words)
 	return p2p.Accept
 }
 
-// Frauds are the proofs heard since the start: at most 256, in no order.
+// Frauds are the proofs heard since the start: the newest 256, the oldest first.
 func (f *Floor) Frauds() []auction.Finding {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []auction.Finding
-	for _, x := range f.frauds {
-		out = append(out, x)
-	}
-	return out
-}
-
-// Heard lists the auctions that were announced, the newest first.
-func (f *Floor) Heard() []HeardAuction {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var out []HeardAuction
-	for id, h := range f.heard {
-		out = append(out, h.value(id))
-	}
-	slices.SortFunc(out, func(a, b HeardAuction) int {
-		if c := b.Since.Compare(a.Since); c != 0 {
-			return c
-		}
-		return bytes.Compare(a.ID[:], b.ID[:])
-	})
-	return out
-}
-
-func (h *heard) value(id auction.ID) HeardAuction {
-	return HeardAuction{
-		ID: id, Open: h.open, Raw: h.raw, Delegation: h.delegation, Since: h.since, Commits: len(h.commits), Sealed: len(h.seals) > 0,
-		Awarded: len(h.awards) > 0, Aborted: h.aborted,
-	}
+	return f.frauds.Values()
 }
 
 // answer serves work.ProtoAuction: a house for what it sells, and anybody the Seal that it heard.

@@ -193,6 +193,7 @@ type fair struct {
 	over  sync.WaitGroup     // of the seller's life
 	all   sync.WaitGroup     // of the bidders
 	offer market.SealedOffer
+	nonce *wire.Hash // of all bids; nil: each its own
 }
 
 func newFair(t *testing.T) *fair {
@@ -279,10 +280,14 @@ func (f *fair) bidsIn(b *bidder, called negotiate.Called, rate money.Rate, quant
 		f.t.Fatal(err)
 	}
 	voucher := []byte("voucher 0 of " + b.dev.Peer().String())
+	nonce := wire.Sum("gpufair/test", []byte(b.dev.Peer().String()))
+	if f.nonce != nil {
+		nonce = *f.nonce
+	}
 	sealed, err := negotiate.PrepareBid(b.dev, called.Raw, auction.Bid{
 		Options: []auction.Option{{Quantity: quantity, Rate: rate}}, Unit: money.Credit, Term: 3600, Needs: hash, Use: f.offer.Terms.Use,
 		Voucher: identity.Hash(voucher),
-	}, wire.Sum("gpufair/test", []byte(b.dev.Peer().String())), 1, 1_000_000)
+	}, nonce, 1, 1_000_000)
 	return negotiate.Bidding{
 		Sealed: sealed, Began: called.Since, Seller: p2p.PeerAddr{Peer: f.owner.Peer(), Addrs: f.offer.Addrs}, Voucher: voucher, Needs: n,
 		Progress: func(s negotiate.BidStage) {

@@ -51,11 +51,11 @@ func (f *Floor) Call(ctx context.Context, offer market.SealedOffer, lot uint8) (
 		return Called{}, reason.Errorf(reason.AuctionUnknown, "the seller showed an auction of another lot")
 	}
 	id, now := auction.IDOf(a.Record), time.Now()
-	since := now.Add(-time.Duration(min(a.Elapsed, uint64(patience.Milliseconds()))) * time.Millisecond)
-	f.remember(id, a.Record, a.Delegation, since, now)
+	since := now.Add(-time.Duration(min(a.Elapsed, uint64(o.SealAfter().Milliseconds()))) * time.Millisecond)
+	f.remember(id, a.Record, a.Delegation, since, now, true)
 	h := f.find(id)
 	if h == nil {
-		return Called{}, reason.Errorf(reason.AuctionUnknown, "its Open has no good delegation, or the seller opened too many")
+		return Called{}, reason.Errorf(reason.AuctionUnknown, "its Open has no good delegation")
 	}
 	if h.since.Before(since) {
 		since = h.since
@@ -181,7 +181,7 @@ func (w *follower) look() <-chan struct{} {
 		}
 	}
 	if over || len(seals) > 0 && !w.m.included {
-		w.m.asked = time.Time{} // what the bidder waits for can be asked for now
+		w.m.asked = time.Time{} // it is there: ask at once, whatever the pause
 	}
 	return news
 }

@@ -54,8 +54,7 @@ type TakenCommit struct {
 	Open     auction.Open
 	Leaf     uint32
 	Commit   auction.Commit
-	Raw      []byte
-	Hash     wire.Hash // of Raw
+	Hash     wire.Hash // of its envelope
 	Kept     KeptLeaf
 	Replaced *wire.Hash // of the account's commit that no longer counts
 }
@@ -103,10 +102,9 @@ type stall struct {
 	wake chan struct{}
 
 	mu     sync.Mutex
-	m      *Auctioneer              // guarded by mu
-	kept   KeptAuction              // guarded by mu; as stored
-	took   map[identity.PeerID]bool // guarded by mu; devices with a commit
-	failed bool                     // guarded by mu; the machine may be ahead of the store: read it again
+	m      *Auctioneer // guarded by mu
+	kept   KeptAuction // guarded by mu; as stored
+	failed bool        // guarded by mu; the machine may be ahead of the store: read it again
 }
 
 // NewHouse makes the auctions of a floor's device. Call it before the floor runs. It starts nothing.
@@ -120,8 +118,8 @@ func NewHouse(f *Floor, book AuctionBook) (*House, error) {
 }
 
 // Run goes on with the stored auctions and holds those that are opened, until ctx ends; the error is nil then. It is called once, beside the
-// floor's Run. What was interrupted for longer than the bidders wait is aborted; a reveal that was interrupted begins anew, since
-// nobody's window is measured by another's clock.
+// floor's Run. A reveal that was interrupted begins anew, since nobody's window is measured by another's clock; and what would end so
+// only after its bidders have gone is aborted.
 func (h *House) Run(ctx context.Context) error {
 	kept, err := h.book.Auctions(ctx)
 	if err != nil {
@@ -149,10 +147,10 @@ func (h *House) resume(ctx context.Context, k KeptAuction) error {
 	if err != nil {
 		return err
 	}
-	switch due := s.m.Due(); {
+	switch late := now.Sub(s.m.times.Opened) - s.m.open.SealAfter(); {
 	case s.m.Stage() > Revealing:
-	case now.Sub(due) > patience:
-		if err := h.abort(ctx, s, reason.New(reason.ProviderRestarted, "the seller was away for %v", now.Sub(due).Round(time.Second))); err != nil {
+	case late > patience: // with a reveal from now on it ends later than its bidders wait
+		if err := h.abort(ctx, s, reason.New(reason.ProviderRestarted, "the seller came back %v after the seal was due", late.Round(time.Second))); err != nil {
 			return err
 		}
 	case s.m.Stage() == Revealing:
@@ -168,12 +166,7 @@ func (h *House) stand(k KeptAuction) (*stall, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stall{id: m.ID(), wake: make(chan struct{}, 1), m: m, kept: k, took: map[identity.PeerID]bool{}}
-	for _, l := range k.Leaves {
-		if c, err := auction.ReadCommit(l.Commit); err == nil {
-			s.took[c.Device] = true
-		}
-	}
+	s := &stall{id: m.ID(), wake: make(chan struct{}, 1), m: m, kept: k}
 	if len(k.Head.Awards) > 0 && k.Head.Sold {
 		m.stage = Over
 	}
@@ -214,7 +207,7 @@ func (h *House) Open(ctx context.Context, open auction.Open) (auction.ID, error)
 	if err := h.book.Turn(ctx, m.ID(), head, nil, nil); err != nil {
 		return auction.ID{}, fmt.Errorf("open auction %s: %w", m.ID().Short(), err)
 	}
-	s := &stall{id: m.ID(), wake: make(chan struct{}, 1), m: m, kept: KeptAuction{Head: head}, took: map[identity.PeerID]bool{}}
+	s := &stall{id: m.ID(), wake: make(chan struct{}, 1), m: m, kept: KeptAuction{Head: head}}
 	h.add(s)
 	h.log.Info("auction opened", "auction", s.id.Short(), "lot", open.Lot, "gpus", open.K, "reserve", open.Reserve, "mode", string(open.Mode))
 	h.floor.say(ctx, newsOpen, head.Open, h.dev.Delegation())
@@ -258,13 +251,25 @@ func (h *House) stall(id auction.ID) *stall {
 
 // HouseAuction is an auction of this seller that is not closed.
 type HouseAuction struct {
-	ID      auction.ID
-	Open    auction.Open
-	Stage   Stage
-	Times   Times
-	Commits int
-	Bidders int
-	Shown   int
+	ID    auction.ID
+	Open  auction.Open
+	Stage Stage
+	Times Times
+}
+
+// Auction is one that is not closed; false if there is none.
+func (h *House) Auction(id auction.ID) (HouseAuction, bool) {
+	s := h.stall(id)
+	if s == nil {
+		return HouseAuction{}, false
+	}
+	return s.view(), true
+}
+
+func (s *stall) view() HouseAuction {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return HouseAuction{ID: s.id, Open: s.m.open, Stage: s.m.Stage(), Times: s.m.Times()}
 }
 
 // Auctions lists what is not closed, in no order.
@@ -277,11 +282,7 @@ func (h *House) Auctions() []HouseAuction {
 	h.mu.Unlock()
 	out := make([]HouseAuction, 0, len(stalls))
 	for _, s := range stalls {
-		s.mu.Lock()
-		out = append(out, HouseAuction{
-			ID: s.id, Open: s.m.open, Stage: s.m.Stage(), Times: s.m.Times(), Commits: len(s.m.t.Leaves), Bidders: len(s.m.newest), Shown: len(s.m.t.Shown),
-		})
-		s.mu.Unlock()
+		out = append(out, s.view())
 	}
 	return out
 }
@@ -366,7 +367,10 @@ func (h *House) heal(ctx context.Context, s *stall) error {
 	if err != nil {
 		return err
 	}
-	s.m, s.kept, s.took, s.failed = again.m, again.kept, again.took, false
+	if again.m.Stage() == Revealing && s.m.times.Sealed.After(again.m.times.Sealed) { // the window began anew after a restart
+		again.m.times.Sealed = s.m.times.Sealed
+	}
+	s.m, s.kept, s.failed = again.m, again.kept, false
 	return nil
 }
 

@@ -172,13 +172,19 @@ func (s *stall) commits(c *customer) {
 	s.sends(func() { c.must(c.machine.Receipt(receipt)); c.step() })
 }
 
-func (s *stall) opened(c *customer, raw []byte) {
+// opened takes an opening that asker sent, which may have crashed since: an answer reaches only the life that asked.
+func (s *stall) opened(c *customer, asker *negotiate.Bidder, raw []byte) {
 	s.mayCrash()
 	receipt, err := s.machine.Opening(raw, s.now)
 	s.keep()
 	s.tick()
 	if err == nil {
-		s.sends(func() { c.must(c.machine.Receipt(receipt)); c.step() })
+		s.sends(func() {
+			if c.machine == asker {
+				c.must(asker.Receipt(receipt))
+			}
+			c.step()
+		})
 	}
 }
 
@@ -240,9 +246,10 @@ func (c *customer) step() {
 				})
 			}
 		case negotiate.SendOpening:
-			raw, err := c.machine.Opening()
+			asker := c.machine
+			raw, err := asker.Opening()
 			c.must(err)
-			c.sends(func() { c.stall.opened(c, raw) })
+			c.sends(func() { c.stall.opened(c, asker, raw) })
 		case negotiate.FetchAward:
 			c.sends(func() {
 				if c.stall.machine.Stage() == negotiate.Over {
