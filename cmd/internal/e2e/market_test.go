@@ -69,13 +69,13 @@ func TestMain(m *testing.M) {
 
 // fair is a containerd, an image and whoever takes part.
 type fair struct {
-	t          *testing.T
+	t          testing.TB
 	containerd *containerdtest.Daemon
 	init       string // path of gpufair-init
 	image      string // path of an archive of the job image
 }
 
-func newFair(t *testing.T) *fair {
+func newFair(t testing.TB) *fair {
 	t.Helper()
 	m := &fair{t: t, containerd: containerdtest.Start(t), init: containerdtest.Build(t, containerdtest.InitPackage)}
 	m.image = filepath.Join(t.TempDir(), "job.tar")
@@ -145,7 +145,7 @@ func (d devices) Measure(context.Context, hash.Hash, benchmark.Profile, func(str
 
 // party is one side, open and running.
 type party struct {
-	t    *testing.T
+	t    testing.TB
 	name string
 	dir  string
 	conf wire.Config
@@ -166,7 +166,7 @@ func (m *fair) party(name string, role ledger.Role) *party {
 }
 
 // shortDir is a folder whose path leaves room for a socket's name.
-func shortDir(t *testing.T) string {
+func shortDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "gf")
 	if err != nil {
 		t.Fatal(err)
@@ -181,12 +181,13 @@ func shortDir(t *testing.T) string {
 
 // logWriter shows a party's log with the test's output.
 type logWriter struct {
-	t    *testing.T
+	t    testing.TB
 	name string
 }
 
 func (w logWriter) Write(b []byte) (int, error) {
-	if w.t.Context().Err() == nil { // after the test's end there is nobody to show it to
+	_, timed := w.t.(*testing.B)
+	if !timed && w.t.Context().Err() == nil { // after the test's end there is nobody to show it to
 		w.t.Logf("%s: %s", w.name, b[:len(b)-1])
 	}
 	return len(b), nil
@@ -355,7 +356,7 @@ func (p *party) meet(others ...*party) {
 }
 
 // until waits for cond; what says what was waited for.
-func until(t *testing.T, what string, limit time.Duration, cond func() bool) {
+func until(t testing.TB, what string, limit time.Duration, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
 	for !cond() {

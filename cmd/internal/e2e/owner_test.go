@@ -22,7 +22,7 @@ import (
 )
 
 // leased gives a market of one owner and one renter whose job runs.
-func leased(t *testing.T, command ...string) (*fair, *owner, *tenant, market.LeaseID) {
+func leased(t testing.TB, command ...string) (*fair, *owner, *tenant, market.LeaseID) {
 	t.Helper()
 	m := newFair(t)
 	r := m.tenant("renter")

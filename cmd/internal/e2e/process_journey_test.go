@@ -196,7 +196,7 @@ func leavesNothing(p *pair) {
 }
 
 // amount is a decimal text as an amount.
-func amount(t *testing.T, text string) money.Micro {
+func amount(t testing.TB, text string) money.Micro {
 	t.Helper()
 	m, err := money.Parse(text)
 	if err != nil {

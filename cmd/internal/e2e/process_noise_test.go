@@ -44,7 +44,7 @@ func (m *memory) Store(_ context.Context, key string, value []byte) error {
 const loudest = 64 << 10
 
 // rowdy is a device of the network that speaks no sense.
-func rowdy(t *testing.T) *libp2p.Network {
+func rowdy(t testing.TB) *libp2p.Network {
 	t.Helper()
 	_, _, dev, err := identity.Generate()
 	if err != nil {
@@ -149,7 +149,7 @@ func noise(p *pair) {
 	}
 }
 
-func readFile(t *testing.T, path string) string {
+func readFile(t testing.TB, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -159,7 +159,7 @@ func readFile(t *testing.T, path string) string {
 }
 
 // residentMiB is how much memory a process has.
-func residentMiB(t *testing.T, pid int) (mib int) {
+func residentMiB(t testing.TB, pid int) (mib int) {
 	t.Helper()
 	for line := range strings.Lines(readFile(t, fmt.Sprintf("/proc/%d/status", pid))) {
 		var kib int
@@ -172,7 +172,7 @@ func residentMiB(t *testing.T, pid int) (mib int) {
 }
 
 // shout says all frames on all protocols; it returns how many were heard.
-func shout(t *testing.T, n *libp2p.Network, peer identity.PeerID, addrs []string) (heard int) {
+func shout(t testing.TB, n *libp2p.Network, peer identity.PeerID, addrs []string) (heard int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -28,7 +28,7 @@ const patience = 2 * time.Minute
 // programs are built once for all tests, as the Makefile builds them.
 type programs struct{ gpufaird, gpufair string }
 
-func buildPrograms(t *testing.T) programs {
+func buildPrograms(t testing.TB) programs {
 	t.Helper()
 	dir := t.TempDir()
 	for _, p := range []struct{ name, cgo string }{{"gpufaird", "1"}, {"gpufair", "0"}, {"gpufair-init", "0"}} {
@@ -78,7 +78,7 @@ give_up = "%s"
 `
 
 // newSite measures for real, once: it is what takes longest.
-func newSite(t *testing.T) *site {
+func newSite(t testing.TB) *site {
 	t.Helper()
 	s := &site{programs: buildPrograms(t), daemon: containerdtest.Start(t), image: filepath.Join(t.TempDir(), "job.tar")}
 	if err := os.WriteFile(s.image, containerdtest.JobImage(t).Archive(t), 0o600); err != nil {
@@ -98,14 +98,14 @@ func newSite(t *testing.T) *site {
 
 // home is where one side's programs keep everything, and how a person runs them.
 type home struct {
-	t       *testing.T
+	t       testing.TB
 	program string
 	dir     string
 	running *process // the daemon that was started last
 }
 
 // ownerAt writes an owner's settings into a home.
-func (s *site) ownerAt(t *testing.T, dir string, d *containerdtest.Daemon, namespace string) *home {
+func (s *site) ownerAt(t testing.TB, dir string, d *containerdtest.Daemon, namespace string) *home {
 	t.Helper()
 	write(t, filepath.Join(dir, "config.toml"), fmt.Sprintf(ownerSettings, p2ptest.Loopback(t), filepath.Join(dir, "locks"), d.Address, d.RuntimeRoot, namespace, s.lent))
 	return &home{t: t, program: s.gpufaird, dir: dir}
@@ -114,14 +114,14 @@ func (s *site) ownerAt(t *testing.T, dir string, d *containerdtest.Daemon, names
 // pair is an owner and a renter of a scenario, who have met.
 type pair struct {
 	*site
-	t      *testing.T
+	t      testing.TB
 	owner  *home
 	renter *home
 	work   string // folder of the renter's files
 }
 
 // newPair copies both homes, starts the daemon and lets the renter join. Nothing of it is left at the end.
-func (s *site) newPair(t *testing.T, d *containerdtest.Daemon, name string) *pair {
+func (s *site) newPair(t testing.TB, d *containerdtest.Daemon, name string) *pair {
 	t.Helper()
 	p := s.strangers(t, d, name)
 	p.owner.daemon()
@@ -130,7 +130,7 @@ func (s *site) newPair(t *testing.T, d *containerdtest.Daemon, name string) *pai
 }
 
 // strangers are a pair of which nothing runs yet.
-func (s *site) strangers(t *testing.T, d *containerdtest.Daemon, name string) *pair {
+func (s *site) strangers(t testing.TB, d *containerdtest.Daemon, name string) *pair {
 	t.Helper()
 	p := &pair{site: s, t: t, work: t.TempDir()}
 	sold, bought := shortDir(t), shortDir(t)
@@ -171,7 +171,7 @@ func (p *pair) sees(r *home) (offer rented.Offer) {
 }
 
 // eventually is until for conditions that take a command to look at: less often, since a command costs a process.
-func eventually(t *testing.T, what string, limit time.Duration, cond func() bool) {
+func eventually(t testing.TB, what string, limit time.Duration, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
 	for !cond() {
@@ -182,7 +182,7 @@ func eventually(t *testing.T, what string, limit time.Duration, cond func() bool
 	}
 }
 
-func write(t *testing.T, path, text string) {
+func write(t testing.TB, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -415,7 +415,7 @@ func (h *home) endAgent() {
 }
 
 // sweep removes the containers that a scenario's daemon left when it was killed: they outlive it.
-func sweep(t *testing.T, d *containerdtest.Daemon, namespace string) {
+func sweep(t testing.TB, d *containerdtest.Daemon, namespace string) {
 	for _, id := range containers(t, d, namespace) {
 		for _, args := range [][]string{{"tasks", "rm", "-f", id}, {"containers", "rm", id}} {
 			if out, err := ctr(d, namespace, args...).CombinedOutput(); err != nil {
@@ -430,7 +430,7 @@ func ctr(d *containerdtest.Daemon, namespace string, args ...string) *exec.Cmd {
 }
 
 // containers are those that are left in a namespace.
-func containers(t *testing.T, d *containerdtest.Daemon, namespace string) []string {
+func containers(t testing.TB, d *containerdtest.Daemon, namespace string) []string {
 	out, err := ctr(d, namespace, "containers", "ls", "-q").Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
