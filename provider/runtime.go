@@ -180,13 +180,13 @@ type WireRequest struct {
 	Deny   []string `json:"deny,omitempty"` // networks ("203.0.113.0/24") that the owner denies besides
 }
 
-// Traffic is what a job's egress has come to: payload of TCP and UDP, without packet headers and questions for names.
+// Traffic is what a job's egress has come to: payload of TCP and UDP, without packet headers; questions for names and their answers count too.
 type Traffic struct {
 	In      uint64 `json:"in" cbor:"1,keyasint"`  // bytes to the job
 	Out     uint64 `json:"out" cbor:"2,keyasint"` // bytes from it
 	Flows   uint64 `json:"flows" cbor:"3,keyasint"`
 	Refused uint64 `json:"refused" cbor:"4,keyasint"` // connections that a rule denied
-	Over    uint64 `json:"over" cbor:"5,keyasint"`    // connections that a limit of the lease denied
+	Over    uint64 `json:"over" cbor:"5,keyasint"`    // connections that a limit of the lease denied, or that could not be logged
 	Capped  bool   `json:"capped" cbor:"6,keyasint"`  // the byte cap was reached: nothing goes out or in any more
 }
 

@@ -16,11 +16,11 @@ import (
 // whoever started it, and cost it no call.
 type counters struct {
 	version uint64 // countersVersion
-	in      uint64 // bytes that came for the job: payload of TCP and UDP
-	out     uint64 // bytes that the job sent
+	in      uint64 // bytes that came for the job: payload of TCP and UDP, answers about names among it
+	out     uint64 // bytes that the job sent, questions for names among them
 	flows   uint64 // connections that were let out
 	refused uint64 // connections that were not, by a rule
-	over    uint64 // connections that were not, for a limit: rate of flows, flows at once, bytes
+	over    uint64 // connections that were not, for a limit: rate of flows, flows at once, bytes, or a log that can't be written
 	pid     uint64 // of the job whose denial was proven; 0 until then
 	capped  uint64 // 1: the byte cap was reached
 }

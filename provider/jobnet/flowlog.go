@@ -95,6 +95,13 @@ func (l *flowLog) flush() {
 	}
 }
 
+// failed reports whether the log can't be written any more. It may come up to flushEvery late.
+func (l *flowLog) failed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err != nil
+}
+
 // close writes what is still held.
 func (l *flowLog) close() error {
 	l.mu.Lock()
@@ -106,21 +113,30 @@ func (l *flowLog) close() error {
 	return nil
 }
 
-// openFlowFiles opens a lease's two files, the older first.
+// openFlowFiles opens a lease's two files, first the one that was written longer ago.
 func openFlowFiles(dir, id string) (older, newer *os.File, err error) {
-	for i, to := range []**os.File{&older, &newer} {
-		*to, err = os.OpenFile(filepath.Join(dir, fmt.Sprintf("%s.%d.log", id, i)), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	var files [2]*os.File
+	var at [2]time.Time
+	for i := range files {
+		var st fs.FileInfo
+		files[i], err = os.OpenFile(filepath.Join(dir, fmt.Sprintf("%s.%d.log", id, i)), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+		if err == nil {
+			st, err = files[i].Stat()
+		}
 		if err != nil {
-			if older != nil {
-				older.Close()
-			}
+			files[0].Close() // of nil: an error, no more
+			files[1].Close()
 			return nil, nil, err
 		}
+		at[i] = st.ModTime()
 	}
-	return older, newer, nil
+	if at[0].After(at[1]) {
+		files[0], files[1] = files[1], files[0]
+	}
+	return files[0], files[1], nil
 }
 
-// prune removes files of flows that are older than is kept, and the oldest beyond the bound of all.
+// prune removes files of flows that are older than is kept, and the oldest beyond the bound of all. Several may do it at once.
 func prune(dir string, now time.Time, most int64) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -147,7 +163,9 @@ func prune(dir string, now time.Time, most int64) error {
 	for _, f := range files {
 		most -= f.size
 		if now.Sub(f.at) > keepFlows || most < 0 {
-			errs = append(errs, os.Remove(f.path))
+			if err := os.Remove(f.path); !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -72,9 +72,12 @@ func (n *router) answerStream(c net.Conn) {
 	}
 }
 
-// answer answers one question; nil if it is none. Addresses that the job may not reach are left out: whether a name of the owner's own
-// network exists is not to be learned here.
+// answer answers one question; nil if it is none, or if the byte cap is reached: names carry bytes as well as connections do. Addresses that
+// the job may not reach are left out: whether a name of the owner's own network exists is not to be learned here.
 func (n *router) answer(query []byte) []byte {
+	if n.spend(&n.count.out, len(query)) != nil {
+		return nil
+	}
 	var p dnsmessage.Parser
 	h, err := p.Start(query)
 	if err != nil || h.Response {
@@ -104,7 +107,7 @@ func (n *router) answer(query []byte) []byte {
 		return nil
 	}
 	answer, err := b.Finish()
-	if err != nil {
+	if err != nil || n.spend(&n.count.in, len(answer)) != nil {
 		return nil
 	}
 	return answer

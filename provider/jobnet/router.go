@@ -105,19 +105,19 @@ func forNames(to netip.AddrPort) bool {
 // errOver says that a limit of the lease, not a rule, is in the way.
 var errOver = errors.New("over a limit of the lease")
 
-// admit judges a new flow and takes its slot, which the flow gives back.
+// admit judges a new flow and takes its slot, which the flow gives back. None is let out that the log could not name.
 func (n *router) admit(to netip.AddrPort, slots chan struct{}) error {
 	if !forNames(to) {
 		if err := n.policy.Check(to); err != nil {
 			atomic.AddUint64(&n.count.refused, 1)
 			return err
 		}
-		if atomic.LoadUint64(&n.count.capped) == 1 {
+		if n.log.failed() {
 			atomic.AddUint64(&n.count.over, 1)
 			return errOver
 		}
 	}
-	if n.flows.Allow() {
+	if atomic.LoadUint64(&n.count.capped) == 0 && n.flows.Allow() {
 		select {
 		case slots <- struct{}{}:
 			return nil
@@ -130,6 +130,9 @@ func (n *router) admit(to netip.AddrPort, slots chan struct{}) error {
 
 // spend counts bytes in one direction. It is errOver if they would go over the cap: then they may not be passed on, nor anything after them.
 func (n *router) spend(counter *uint64, bytes int) error {
+	if atomic.LoadUint64(&n.count.capped) == 1 {
+		return errOver
+	}
 	atomic.AddUint64(counter, uint64(bytes))
 	if atomic.LoadUint64(&n.count.in)+atomic.LoadUint64(&n.count.out) <= n.cap {
 		return nil
@@ -141,9 +144,6 @@ func (n *router) spend(counter *uint64, bytes int) error {
 
 // pay counts bytes and waits until their turn has come.
 func (n *router) pay(ctx context.Context, counter *uint64, pace *rate.Limiter, bytes int) error {
-	if atomic.LoadUint64(&n.count.capped) == 1 {
-		return errOver
-	}
 	if err := n.spend(counter, bytes); err != nil {
 		return err
 	}
