@@ -20,16 +20,17 @@ type GPU struct {
 	ECCErrors         *ECCErrors    `json:"ecc_errors,omitempty"` // nil where nothing counts them: never shown as 0
 	Rows              *RemappedRows `json:"remapped_rows,omitempty"`
 	PowerLimitMW      uint32        `json:"power_limit_mw"`
-	SlowdownC         uint32        `json:"slowdown_c,omitempty"` // from this temperature on the card slows itself down
-	Persistence       string        `json:"persistence"`          // "on", "off" or "none"
-	Display           bool          `json:"display"`              // a screen is driven by it
-	Recovery          string        `json:"recovery,omitempty"`   // what the driver asks for: "reset", "reboot", "drain_p2p", "drain_and_reset"; "" for nothing
-	Throttle          Reasons       `json:"throttle_reasons"`     // now
-	Processes         []GPUProcess  `json:"processes,omitempty"`  // that use it now, as far as this user may see
-	MIG               string        `json:"mig"`                  // "on", "off" or "none"
-	Slices            []MIGSlice    `json:"mig_slices,omitempty"` // with MIG on
-	Unread            []string      `json:"unread,omitempty"`     // what the driver failed to tell, each with its error; absent features are not listed
-	Problem           *Problem      `json:"problem,omitempty"`    // why the card can't be used
+	SlowdownC         uint32        `json:"slowdown_c,omitempty"`       // from this temperature on the card slows itself down
+	Persistence       string        `json:"persistence"`                // "on", "off" or "none"
+	Display           bool          `json:"display"`                    // a screen is driven by it
+	Recovery          string        `json:"recovery,omitempty"`         // what the driver asks for: "reset", "reboot", "drain_p2p", "drain_and_reset"; "" for nothing
+	Throttle          Reasons       `json:"throttle_reasons"`           // now
+	Processes         []GPUProcess  `json:"processes,omitempty"`        // that use it now, as far as this user may see
+	ProcessesHidden   bool          `json:"processes_hidden,omitempty"` // not all that use it could be asked for
+	MIG               string        `json:"mig"`                        // "on", "off" or "none"
+	Slices            []MIGSlice    `json:"mig_slices,omitempty"`       // with MIG on
+	Unread            []string      `json:"unread,omitempty"`           // what the driver failed to tell, each with its error; absent features are not listed
+	Problem           *Problem      `json:"problem,omitempty"`          // why the card can't be used
 }
 
 // ECCErrors are the memory errors that a card with ECC counted. The volatile ones start again from 0 whenever the driver is unloaded.

@@ -46,6 +46,7 @@ type Report struct {
 	Finished     time.Time     `json:"finished"`
 	Measurements []Measurement `json:"measurements"`
 	Skipped      []string      `json:"skipped,omitempty"` // what was not measured, each with the reason
+	Unread       []string      `json:"unread,omitempty"`  // what a card did not tell meanwhile, each with what that means for the figures
 }
 
 // Passport is a provider's signed word on what one device was measured to do. Offers carry its hash; it is fetched on demand.

@@ -81,7 +81,7 @@ func (r *Reasons) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Telemetry is how a card is at one moment. A zero is "not reported": no running card has a clock, temperature or power of 0.
+// Telemetry is how a card is at one moment. A zero is "not read": no running card has a clock, temperature, power or link of 0.
 type Telemetry struct {
 	SMClockMHz   uint32  `json:"sm_clock_mhz"`
 	MemClockMHz  uint32  `json:"mem_clock_mhz"`
@@ -91,22 +91,23 @@ type Telemetry struct {
 	Reasons      Reasons `json:"throttle_reasons"`
 	PCIeGen      uint32  `json:"pcie_gen"`
 	PCIeWidth    uint32  `json:"pcie_width"`
-	Replays      uint32  `json:"pcie_replays"` // since the driver was loaded
+	Replays      *uint32 `json:"pcie_replays,omitempty"` // since the driver was loaded; nil: not read
 }
 
-// Conditions are what a card was like while a figure was measured: medians of samples, and what matters at its worst.
+// Conditions are what a card was like while a figure was measured: medians of samples, and what matters at its worst. Each is of the
+// samples in which it was read; a zero is "never read", which JSON leaves out.
 type Conditions struct {
 	Samples     uint32  `cbor:"1,keyasint" json:"samples"`
-	SMClockMHz  uint32  `cbor:"2,keyasint" json:"sm_clock_mhz"` // median
-	SMClockMax  uint32  `cbor:"3,keyasint" json:"sm_clock_max_mhz"`
-	MemClockMHz uint32  `cbor:"4,keyasint" json:"mem_clock_mhz"` // median
-	PowerMW     uint32  `cbor:"5,keyasint" json:"power_mw"`      // median
-	TempMaxC    uint32  `cbor:"6,keyasint" json:"temperature_max_c"`
+	SMClockMHz  uint32  `cbor:"2,keyasint" json:"sm_clock_mhz,omitempty"` // median
+	SMClockMax  uint32  `cbor:"3,keyasint" json:"sm_clock_max_mhz,omitempty"`
+	MemClockMHz uint32  `cbor:"4,keyasint" json:"mem_clock_mhz,omitempty"` // median
+	PowerMW     uint32  `cbor:"5,keyasint" json:"power_mw,omitempty"`      // median
+	TempMaxC    uint32  `cbor:"6,keyasint" json:"temperature_max_c,omitempty"`
 	MemoryMaxC  uint32  `cbor:"7,keyasint,omitempty" json:"memory_max_c,omitempty"`
-	Reasons     Reasons `cbor:"8,keyasint" json:"throttle_reasons"` // all that were seen
-	PCIeGen     uint32  `cbor:"9,keyasint" json:"pcie_gen"`         // highest: what the link is when it has work
-	PCIeWidth   uint32  `cbor:"10,keyasint" json:"pcie_width"`      // lowest
-	Replays     uint32  `cbor:"11,keyasint" json:"pcie_replays"`    // during the figure
+	Reasons     Reasons `cbor:"8,keyasint" json:"throttle_reasons"`                  // all that were seen
+	PCIeGen     uint32  `cbor:"9,keyasint" json:"pcie_gen,omitempty"`                // highest: what the link is when it has work
+	PCIeWidth   uint32  `cbor:"10,keyasint" json:"pcie_width,omitempty"`             // lowest
+	Replays     *uint32 `cbor:"11,keyasint,omitempty" json:"pcie_replays,omitempty"` // during the figure; nil: not read twice
 }
 
 // Summary makes the conditions of samples in their order; nil of none.
@@ -114,29 +115,43 @@ func Summary(samples []Telemetry) *Conditions {
 	if len(samples) == 0 {
 		return nil
 	}
-	pick := func(f func(Telemetry) uint32) []uint32 {
-		out := make([]uint32, len(samples))
-		for i, s := range samples {
-			out[i] = f(s)
+	read := func(f func(Telemetry) uint32) []uint32 { // at least one, in order
+		var out []uint32
+		for _, s := range samples {
+			if v := f(s); v != 0 {
+				out = append(out, v)
+			}
+		}
+		if out == nil {
+			out = []uint32{0}
 		}
 		slices.Sort(out)
 		return out
 	}
-	median := func(f func(Telemetry) uint32) uint32 { return pick(f)[(len(samples)-1)/2] }
-	clocks := pick(func(t Telemetry) uint32 { return t.SMClockMHz })
+	median := func(v []uint32) uint32 { return v[(len(v)-1)/2] }
+	clocks := read(func(t Telemetry) uint32 { return t.SMClockMHz })
 	c := Conditions{
-		Samples: uint32(len(samples)), SMClockMHz: clocks[(len(clocks)-1)/2], SMClockMax: clocks[len(clocks)-1],
-		MemClockMHz: median(func(t Telemetry) uint32 { return t.MemClockMHz }),
-		PowerMW:     median(func(t Telemetry) uint32 { return t.PowerMW }),
-		PCIeWidth:   pick(func(t Telemetry) uint32 { return t.PCIeWidth })[0],
+		Samples: uint32(len(samples)), SMClockMHz: median(clocks), SMClockMax: clocks[len(clocks)-1],
+		MemClockMHz: median(read(func(t Telemetry) uint32 { return t.MemClockMHz })),
+		PowerMW:     median(read(func(t Telemetry) uint32 { return t.PowerMW })),
+		PCIeWidth:   read(func(t Telemetry) uint32 { return t.PCIeWidth })[0],
+		Replays:     replays(samples),
 	}
 	for _, s := range samples {
 		c.TempMaxC, c.MemoryMaxC = max(c.TempMaxC, s.TemperatureC), max(c.MemoryMaxC, s.MemoryC)
 		c.Reasons |= s.Reasons
 		c.PCIeGen = max(c.PCIeGen, s.PCIeGen)
 	}
-	if first, last := samples[0].Replays, samples[len(samples)-1].Replays; last > first {
-		c.Replays = last - first
-	}
 	return &c
+}
+
+// replays are counted from the first sample that tells the counter to the last; nil where there are no two. A counter that started again
+// is not a count.
+func replays(samples []Telemetry) *uint32 {
+	told := slices.DeleteFunc(slices.Clone(samples), func(t Telemetry) bool { return t.Replays == nil })
+	if len(told) < 2 {
+		return nil
+	}
+	first, last := *told[0].Replays, *told[len(told)-1].Replays
+	return new(max(first, last) - first)
 }

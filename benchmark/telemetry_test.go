@@ -40,19 +40,35 @@ func TestSummaryOfTelemetry(t *testing.T) {
 		t.Error("conditions of nothing")
 	}
 	got := benchmark.Summary([]benchmark.Telemetry{
-		{SMClockMHz: 300, MemClockMHz: 405, PowerMW: 20_000, TemperatureC: 40, Reasons: benchmark.ReasonIdle, PCIeGen: 1, PCIeWidth: 16, Replays: 5},
-		{SMClockMHz: 2500, MemClockMHz: 10_000, PowerMW: 430_000, TemperatureC: 61, MemoryC: 70, Reasons: benchmark.ReasonPowerCap, PCIeGen: 4, PCIeWidth: 8, Replays: 9},
-		{SMClockMHz: 2400, MemClockMHz: 10_000, PowerMW: 450_000, TemperatureC: 60, Reasons: benchmark.ReasonPowerCap, PCIeGen: 4, PCIeWidth: 16, Replays: 9},
+		{SMClockMHz: 300, MemClockMHz: 405, PowerMW: 20_000, TemperatureC: 40, Reasons: benchmark.ReasonIdle, PCIeGen: 1, PCIeWidth: 16},
+		{SMClockMHz: 2500, MemClockMHz: 10_000, PowerMW: 430_000, TemperatureC: 61, MemoryC: 70, Reasons: benchmark.ReasonPowerCap, PCIeGen: 4, PCIeWidth: 8, Replays: new(uint32(5))},
+		{SMClockMHz: 2400, MemClockMHz: 10_000, PowerMW: 450_000, TemperatureC: 60, Reasons: benchmark.ReasonPowerCap, PCIeGen: 4, PCIeWidth: 16, Replays: new(uint32(9))},
 	})
 	want := &benchmark.Conditions{
 		Samples: 3, SMClockMHz: 2400, SMClockMax: 2500, MemClockMHz: 10_000, PowerMW: 430_000, TempMaxC: 61, MemoryMaxC: 70,
-		Reasons: benchmark.ReasonIdle | benchmark.ReasonPowerCap, PCIeGen: 4, PCIeWidth: 8, Replays: 4,
+		Reasons: benchmark.ReasonIdle | benchmark.ReasonPowerCap, PCIeGen: 4, PCIeWidth: 8, Replays: new(uint32(4)),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 	// a counter that started again is not a count
-	if c := benchmark.Summary([]benchmark.Telemetry{{Replays: 9}, {Replays: 2}}); c.Replays != 0 {
+	if c := benchmark.Summary([]benchmark.Telemetry{{Replays: new(uint32(9))}, {Replays: new(uint32(2))}}); c.Replays == nil || *c.Replays != 0 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// What was not read at a look is no value of it: neither the lowest nor a count.
+func TestSummaryLeavesOutWhatWasNotRead(t *testing.T) {
+	whole := benchmark.Telemetry{SMClockMHz: 2400, MemClockMHz: 10_000, PowerMW: 450_000, TemperatureC: 60, PCIeGen: 4, PCIeWidth: 16, Replays: new(uint32(70))}
+	got := benchmark.Summary([]benchmark.Telemetry{{}, whole, {}, {}, whole, {}})
+	want := &benchmark.Conditions{
+		Samples: 6, SMClockMHz: 2400, SMClockMax: 2400, MemClockMHz: 10_000, PowerMW: 450_000, TempMaxC: 60, PCIeGen: 4, PCIeWidth: 16, Replays: new(uint32(0)),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	b, err := json.Marshal(benchmark.Summary([]benchmark.Telemetry{{}, {}}))
+	if err != nil || string(b) != `{"samples":2,"throttle_reasons":[]}` {
+		t.Errorf("%s, %v", b, err)
 	}
 }

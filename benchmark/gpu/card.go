@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -46,7 +47,7 @@ func (d driver) card(i int) benchmark.GPU {
 }
 
 // field asks for one thing of a card. A driver without the function and a card without the thing say nothing, any other failure is
-// noted. ok tells whether v is the driver's answer.
+// noted, once. ok tells whether v is the driver's answer.
 func field[T any](c *card, symbol string, ask func() (T, nvml.Return)) (v T, ok bool) {
 	if c.lost != nvml.SUCCESS {
 		return v, false
@@ -59,7 +60,9 @@ func field[T any](c *card, symbol string, ask func() (T, nvml.Return)) (v T, ok 
 	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_RESET_REQUIRED:
 		c.lost = r
 	default:
-		c.info.Unread = append(c.info.Unread, fmt.Sprintf("%s: error %d", strings.TrimPrefix(symbol, "nvmlDevice"), int(r)))
+		if told := fmt.Sprintf("%s: error %d", strings.TrimPrefix(symbol, "nvmlDevice"), int(r)); !slices.Contains(c.info.Unread, told) {
+			c.info.Unread = append(c.info.Unread, told)
+		}
 	}
 	var none T
 	return none, false
@@ -118,16 +121,16 @@ func (c *card) limits() {
 	c.info.SlowdownC, _ = field(c, "nvmlDeviceGetTemperatureThreshold", func() (uint32, nvml.Return) {
 		return c.dev.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN)
 	})
-	c.info.Throttle = c.reasons()
+	c.info.Throttle, _ = c.reasons()
 }
 
-// reasons asks by the name of driver 535 and newer, then by the older one.
-func (c *card) reasons() benchmark.Reasons {
+// reasons asks by the name of driver 535 and newer, then by the older one. ok tells whether either was answered.
+func (c *card) reasons() (r benchmark.Reasons, ok bool) {
 	v, ok := field(c, "nvmlDeviceGetCurrentClocksEventReasons", c.dev.GetCurrentClocksEventReasons)
 	if !ok {
-		v, _ = field(c, "nvmlDeviceGetCurrentClocksThrottleReasons", c.dev.GetCurrentClocksThrottleReasons)
+		v, ok = field(c, "nvmlDeviceGetCurrentClocksThrottleReasons", c.dev.GetCurrentClocksThrottleReasons)
 	}
-	return benchmark.Reasons(v)
+	return benchmark.Reasons(v), ok
 }
 
 // memoryErrors asks for counters only where ECC is on: elsewhere there is nothing that counts, and 0 would be a claim.
@@ -216,7 +219,8 @@ func (c *card) processes() {
 		if strings.Contains(name, "Graphics") {
 			ask = c.dev.GetGraphicsRunningProcesses
 		}
-		list, _ := field(c, symbol, ask)
+		list, ok := field(c, symbol, ask)
+		c.info.ProcessesHidden = c.info.ProcessesHidden || !ok
 		for _, p := range list {
 			c.addProcess(p)
 		}

@@ -47,6 +47,8 @@ type Card struct {
 	l2     uint64 // bytes of cache
 	free   uint64 // bytes, when it was opened
 	undo   []func() error
+
+	looks, blind, unexplained int // at the card while it was measured; of them without its temperature, without the throttle reasons
 }
 
 var _ suite.Watched = (*Card)(nil)
@@ -101,6 +103,14 @@ func usable(g benchmark.GPU, uuid string) error {
 	case len(g.Processes) > 0:
 		p := g.Processes[0]
 		return fmt.Errorf("%w: process %d (%s) and %d others have it open; stop them, then measure again", ErrInUse, p.PID, p.Name, len(g.Processes)-1)
+	}
+	for _, u := range g.Unread {
+		if strings.Contains(u, "RunningProcesses") {
+			return &benchmark.Problem{
+				Code: "processes_unread", Text: "the driver did not tell who uses the card (" + u + ")",
+				Advice: "measure as root; if that fails too, see what nvidia-smi and dmesg say, then reboot",
+			}
+		}
 	}
 	return nil
 }
@@ -237,6 +247,29 @@ func (c *Card) Describe() benchmark.Device { return c.device }
 // Skipped are the kernels that this card or driver can't run, each with the reason.
 func (c *Card) Skipped() []string { return c.mods.skipped }
 
+// Unread is what the driver did not tell while they ran, each with what that means for the figures.
+func (c *Card) Unread() (out []string) {
+	if c.info.ProcessesHidden {
+		out = append(out, "other programs on the card: the driver does not list them all, so one may have slowed it")
+	}
+	if c.monitor.events == nil {
+		out = append(out, "faults: the driver does not tell Xid errors as they come, so none could have ended the run; dmesg has them")
+	}
+	if c.blind > 0 {
+		out = append(out, fmt.Sprintf("heat: the temperature was not read at %d of %d looks, at which heat could not have ended the run", c.blind, c.looks))
+	}
+	if c.info.SlowdownC <= hotMargin {
+		out = append(out, "heat: the driver does not tell from which temperature the card slows down, so heat could not have ended the run")
+	}
+	if c.unexplained > 0 {
+		out = append(out, fmt.Sprintf("what slows the card: the driver did not tell it at %d of %d looks, so another reason may have", c.unexplained, c.looks))
+	}
+	for _, u := range c.monitor.info.Unread {
+		out = append(out, "a part of the conditions: the driver did not tell "+u)
+	}
+	return out
+}
+
 // Close gives back what the card's context holds, and its thread.
 func (c *Card) Close() error {
 	var errs []error
@@ -268,6 +301,13 @@ func (c *Card) Watch(ctx context.Context) (watched context.Context, stop func() 
 				return
 			}
 			samples = append(samples, t)
+			c.looks++
+			if t.TemperatureC == 0 {
+				c.blind++
+			}
+			if !c.monitor.reasonsRead {
+				c.unexplained++
+			}
 		}
 	}()
 	return watched, func() (*benchmark.Conditions, error) {

@@ -3,11 +3,13 @@
 package gpu
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gpufair/gpufair/benchmark"
@@ -17,32 +19,25 @@ import (
 	"github.com/gpufair/gpufair/p2p/identity"
 )
 
-// cxx is a C++ compiler for what runs the kernels on the CPU.
-func cxx(t *testing.T) string {
-	t.Helper()
+// compileKernels builds what runs the kernels on the CPU.
+func compileKernels(args ...string) error {
 	for _, name := range []string{"c++", "g++", "clang++-19"} {
 		if path, err := exec.LookPath(name); err == nil {
-			return path
+			return compile(path, append([]string{"-DHOST_EMU", "-O1", "-std=c++20", "-w"}, args...)...)
 		}
 	}
-	t.Fatal("no C++ compiler, so the kernels can't be run on the CPU: make deps, or apt install g++")
-	return ""
+	return errors.New("no C++ compiler, so the kernels can't be run on the CPU: make deps, or apt install g++")
 }
 
-func compile(t *testing.T, args ...string) {
-	t.Helper()
-	args = append([]string{"-DHOST_EMU", "-O1", "-std=c++20", "-w"}, args...)
-	if out, err := exec.CommandContext(t.Context(), cxx(t), args...).CombinedOutput(); err != nil {
-		t.Fatalf("c++: %v\n%s", err, out)
-	}
-}
+var buildBoth = sync.OnceValues(func() (dir string, err error) {
+	dir = filepath.Join(built, "both")
+	return dir, errors.Join(compileNVML(dir), compileKernels("-shared", "-fPIC", "-o", filepath.Join(dir, cudaLibrary), "testdata/fakecuda.cpp"))
+})
 
 // newCardFake is a machine with both libraries of the driver; CUDA's computes.
 func newCardFake(t *testing.T) fake {
 	t.Helper()
-	f := newFake(t)
-	compile(t, "-shared", "-fPIC", "-o", filepath.Join(f.dir, cudaLibrary), "testdata/fakecuda.cpp")
-	return f
+	return newFakeOf(t, buildBoth)
 }
 
 // measure measures the card in a scenario, through the daemon's own child.
@@ -73,7 +68,7 @@ func TestCard(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Measurements) != 19 || r.Skipped != nil || r.Device.Kind != benchmark.KindGPU || r.Device.Driver != "580.95.05" {
+		if len(r.Measurements) != 19 || r.Skipped != nil || r.Unread != nil || r.Device.Kind != benchmark.KindGPU || r.Device.Driver != "580.95.05" {
 			t.Errorf("%d figures, skipped %q, %+v", len(r.Measurements), r.Skipped, r.Device)
 		}
 		for id, want := range map[benchmark.FigureID]float64{ // work of one launch in 30 ms
@@ -113,6 +108,8 @@ func TestCard(t *testing.T) {
 		"other bus":         {[]string{"cuda.bus 256"}, "memory bus"},
 		"more memory":       {[]string{"cuda.total_mib 49152"}, "memory is 24564 MiB by NVML and 49152"},
 		"in use":            {[]string{"computes 1"}, ErrInUse.Error()},
+		"users unread":      {[]string{"err.nvmlDeviceGetComputeRunningProcesses_v3 999"}, "did not tell who uses the card (GetComputeRunningProcesses_v3: error 999)"},
+		"drawers unread":    {[]string{"err.nvmlDeviceGetGraphicsRunningProcesses_v3 4"}, "did not tell who uses the card"},
 		"slices":            {[]string{"model 1", "mig 1"}, "nvidia-smi -mig 0"},
 		"lost":              {[]string{"lost 1"}, "fallen off the bus"},
 		"no jit":            {[]string{"cuda.err.cuModuleLoadDataEx 221"}, "libnvidia-ptxjitcompiler1"},
@@ -129,6 +126,73 @@ func TestCard(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if r, err := f.measure(t, benchmark.Quick, c.lines...); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q; %v", err, c.want, r.Measurements)
+			}
+		})
+	}
+}
+
+// What the driver does not tell while the card is measured is in the report, and no value of it is.
+func TestUnreadIsTold(t *testing.T) {
+	f := newCardFake(t)
+	for name, c := range map[string]struct {
+		lines []string
+		want  []string // begins of what is told
+		is    func(benchmark.Conditions) bool
+	}{
+		"temperature fails": {
+			[]string{"err.nvmlDeviceGetTemperature 999", "temp 91"},
+			[]string{"heat: the temperature was not read at ", "a part of the conditions: the driver did not tell GetTemperature: error 999"},
+			func(c benchmark.Conditions) bool { return c.TempMaxC == 0 && c.PCIeWidth == 16 },
+		},
+		"no sensor": {
+			[]string{"err.nvmlDeviceGetTemperature 3"},
+			[]string{"heat: the temperature was not read at "},
+			func(c benchmark.Conditions) bool { return c.TempMaxC == 0 },
+		},
+		"no limit": {
+			[]string{"err.nvmlDeviceGetTemperatureThreshold 3"},
+			[]string{"heat: the driver does not tell from which"},
+			func(c benchmark.Conditions) bool { return c.TempMaxC == 41 },
+		},
+		"replays and width": {
+			[]string{"err.nvmlDeviceGetPcieReplayCounter 999", "err.nvmlDeviceGetCurrPcieLinkWidth 999"},
+			[]string{
+				"a part of the conditions: the driver did not tell GetCurrPcieLinkWidth: error 999",
+				"a part of the conditions: the driver did not tell GetPcieReplayCounter: error 999",
+			},
+			func(c benchmark.Conditions) bool { return c.Replays == nil && c.PCIeWidth == 0 && c.TempMaxC == 41 },
+		},
+		"no events": {
+			[]string{"err.nvmlDeviceRegisterEvents 3"},
+			[]string{"faults: the driver does not tell Xid errors"},
+			func(c benchmark.Conditions) bool { return c.TempMaxC == 41 },
+		},
+		"no reasons": {
+			[]string{"err.nvmlDeviceGetCurrentClocksEventReasons 3", "err.nvmlDeviceGetCurrentClocksThrottleReasons 3"},
+			[]string{"what slows the card: "},
+			func(c benchmark.Conditions) bool { return c.Reasons == 0 && c.TempMaxC == 41 },
+		},
+		"no list of processes": {
+			[]string{"err.nvmlDeviceGetGraphicsRunningProcesses_v3 3"},
+			[]string{"other programs on the card: "},
+			func(c benchmark.Conditions) bool { return c.TempMaxC == 41 },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := f
+			g.scenario = filepath.Join(t.TempDir(), "scenario")
+			r, err := g.measure(t, benchmark.Quick, c.lines...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.EqualFunc(r.Unread, c.want, strings.HasPrefix) || r.Skipped != nil {
+				t.Errorf("told %q, skipped %q", r.Unread, r.Skipped)
+			}
+			for _, m := range r.Measurements {
+				if m.Conditions == nil || !c.is(*m.Conditions) {
+					t.Errorf("%s: %+v", m.Figure, m.Conditions)
+				}
 			}
 		})
 	}
@@ -179,7 +243,9 @@ func TestFallbacks(t *testing.T) {
 // What the kernels compute is right, by plain arithmetic.
 func TestKernelsOnTheCPU(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "emutest")
-	compile(t, "-o", program, "kernels/emutest.cpp")
+	if err := compileKernels("-o", program, "kernels/emutest.cpp"); err != nil {
+		t.Fatal(err)
+	}
 	out, err := exec.CommandContext(t.Context(), program).CombinedOutput()
 	if err != nil || strings.Count(string(out), "\nok ") < 18 {
 		t.Errorf("%v\n%s", err, out)

@@ -11,7 +11,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -29,7 +31,15 @@ func TestMain(m *testing.M) {
 	defer stop()
 	switch mode {
 	case "":
-		os.Exit(m.Run())
+		dir, err := os.MkdirTemp("", "gpufair-fakes")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		built = dir
+		result := m.Run()
+		os.RemoveAll(dir)
+		os.Exit(result)
 	case "serve":
 		os.Exit(code(probe.Serve(ctx, os.Stdin, os.Stdout, Driver())))
 	case "monitor":
@@ -70,21 +80,48 @@ type fake struct {
 	dir, scenario string
 }
 
-// newFake builds the fake libraries with compiler flags.
+// built is where the libraries that many tests use lie. Each is built once, by the first test that asks.
+var built string
+
+var buildNVML = sync.OnceValues(func() (dir string, err error) {
+	dir = filepath.Join(built, "nvml")
+	return dir, compileNVML(dir)
+})
+
+// newFake is a machine with NVML alone, built for this test if there are compiler flags.
 func newFake(t *testing.T, flags ...string) fake {
 	t.Helper()
-	f := fake{dir: t.TempDir()}
-	f.scenario = filepath.Join(f.dir, "scenario")
-	f.build(t, "testdata/fakenvml.c", libraryName, flags...)
-	return f
+	if len(flags) == 0 {
+		return newFakeOf(t, buildNVML)
+	}
+	return newFakeOf(t, func() (string, error) {
+		dir := t.TempDir()
+		return dir, compileNVML(dir, flags...)
+	})
 }
 
-func (f fake) build(t *testing.T, source, library string, flags ...string) {
+func newFakeOf(t *testing.T, build func() (dir string, err error)) fake {
 	t.Helper()
-	args := append([]string{"-shared", "-fPIC", "-Wall", "-Werror", "-o", filepath.Join(f.dir, library), source}, flags...)
-	if out, err := exec.CommandContext(t.Context(), "cc", args...).CombinedOutput(); err != nil {
-		t.Fatalf("cc: %v\n%s", err, out)
+	dir, err := build()
+	if err != nil {
+		t.Fatal(err)
 	}
+	return fake{dir: dir, scenario: filepath.Join(t.TempDir(), "scenario")}
+}
+
+func compileNVML(dir string, flags ...string) error {
+	return compile("cc", append([]string{"-shared", "-fPIC", "-Wall", "-Werror", "-o", filepath.Join(dir, libraryName), "testdata/fakenvml.c"}, flags...)...)
+}
+
+// compile runs a compiler whose output goes to the folder of the argument after -o.
+func compile(compiler string, args ...string) error {
+	if err := os.MkdirAll(filepath.Dir(args[slices.Index(args, "-o")+1]), 0o755); err != nil {
+		return err
+	}
+	if out, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", compiler, err, out)
+	}
+	return nil
 }
 
 // set writes the scenario as a whole, so that the driver never reads half of one.
@@ -102,7 +139,7 @@ func (f fake) set(t *testing.T, lines ...string) {
 func (f fake) env(mode string) []string {
 	return []string{
 		childEnv + "=" + mode, "GORACE=atexit_sleep_ms=0", "LD_LIBRARY_PATH=" + f.dir, "FAKE_NVML=" + f.scenario,
-		"FAKE_NVML_LOG=" + filepath.Join(f.dir, "calls"),
+		"FAKE_NVML_LOG=" + f.scenario + ".calls",
 	}
 }
 

@@ -54,7 +54,7 @@ func TestGeForceAtRest(t *testing.T) {
 	if err != nil || !strings.Contains(string(b), `"ecc":"none"`) || strings.Contains(string(b), "ecc_errors") {
 		t.Errorf("%s, %v", b, err)
 	}
-	calls, err := os.ReadFile(filepath.Join(f.dir, "calls"))
+	calls, err := os.ReadFile(f.scenario + ".calls")
 	if err != nil || !strings.HasSuffix(string(calls), "nvmlShutdown\n") {
 		t.Errorf("NVML was left open: %v", err)
 	}
@@ -167,6 +167,7 @@ func TestFailedFields(t *testing.T) {
 func TestOldDrivers(t *testing.T) {
 	want := benchmark.GPUs{Cards: []benchmark.GPU{{
 		Device: benchmark.GPUDevice(uuid(0)), UUID: uuid(0), Name: "NVIDIA GeForce RTX 4090", MemoryMiB: 24564, ECC: "none", MIG: "none", Persistence: "none",
+		ProcessesHidden: true,
 	}}}
 	if diff := cmp.Diff(want, newFake(t, "-DBARE").detect(t)); diff != "" {
 		t.Error(diff)
@@ -264,9 +265,10 @@ func TestFaultsWhileWatched(t *testing.T) {
 	}
 }
 
-func TestTelemetry(t *testing.T) {
-	f := newFake(t)
-	f.set(t, "model 1", "gen 4", "width 8", "temp 70", "power 440000", "sm_clock 1410", "mem_clock 1593", "reasons 4", "replays 3")
+// look is what a monitor sees first.
+func (f fake) look(t *testing.T, lines ...string) (got benchmark.Telemetry) {
+	t.Helper()
+	f.set(t, lines...)
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), f.env("monitor "+uuid(0))...)
 	out, err := cmd.StdoutPipe()
@@ -276,15 +278,28 @@ func TestTelemetry(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var got benchmark.Telemetry
 	err = json.NewDecoder(out).Decode(&got)
 	cmd.Process.Kill()
 	cmd.Wait() // ends with the kill
-	want := benchmark.Telemetry{
-		SMClockMHz: 1410, MemClockMHz: 1593, PowerMW: 440000, TemperatureC: 70, MemoryC: 55, Reasons: benchmark.ReasonPowerCap, PCIeGen: 4, PCIeWidth: 8, Replays: 3,
+	if err != nil {
+		t.Error(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Error(diff, err)
+	return got
+}
+
+func TestTelemetry(t *testing.T) {
+	f := newFake(t)
+	scenario := []string{"model 1", "gen 4", "width 8", "temp 70", "power 440000", "sm_clock 1410", "mem_clock 1593", "reasons 4", "replays 3"}
+	want := benchmark.Telemetry{
+		SMClockMHz: 1410, MemClockMHz: 1593, PowerMW: 440000, TemperatureC: 70, MemoryC: 55, Reasons: benchmark.ReasonPowerCap, PCIeGen: 4, PCIeWidth: 8, Replays: new(uint32(3)),
+	}
+	if diff := cmp.Diff(want, f.look(t, scenario...)); diff != "" {
+		t.Error(diff)
+	}
+	want.Replays, want.PCIeWidth, want.TemperatureC = nil, 0, 0
+	scenario = append(scenario, "err.nvmlDeviceGetPcieReplayCounter 999", "err.nvmlDeviceGetCurrPcieLinkWidth 3", "err.nvmlDeviceGetTemperature 999")
+	if diff := cmp.Diff(want, f.look(t, scenario...)); diff != "" {
+		t.Error(diff)
 	}
 }
 

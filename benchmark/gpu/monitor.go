@@ -23,7 +23,8 @@ const sampleEvery = 100 * time.Millisecond
 // monitor watches one card. It belongs to one goroutine.
 type monitor struct {
 	card
-	events nvml.EventSet // nil: this driver or card tells no Xid errors
+	events      nvml.EventSet // nil: this driver or card tells no Xid errors
+	reasonsRead bool          // at the last look
 }
 
 // openMonitor opens NVML for the card of uuid, which may be a MIG slice's.
@@ -114,7 +115,7 @@ func (x Xid) Error() string {
 	return fmt.Sprintf("Xid %d: %s; %s", uint64(x), v.Text, v.Advice)
 }
 
-// read is how the card is now. What it does not tell stays 0.
+// read is how the card is now. What it does not tell stays 0; what it failed to tell is kept in Unread, for the report.
 func (m *monitor) read() benchmark.Telemetry {
 	var t benchmark.Telemetry
 	t.SMClockMHz, _ = field(&m.card, "nvmlDeviceGetClockInfo", func() (uint32, nvml.Return) { return m.dev.GetClockInfo(nvml.CLOCK_SM) })
@@ -122,12 +123,12 @@ func (m *monitor) read() benchmark.Telemetry {
 	t.PowerMW, _ = field(&m.card, "nvmlDeviceGetPowerUsage", m.dev.GetPowerUsage)
 	t.TemperatureC, _ = field(&m.card, "nvmlDeviceGetTemperature", func() (uint32, nvml.Return) { return m.dev.GetTemperature(nvml.TEMPERATURE_GPU) })
 	t.MemoryC, _ = field(&m.card, "nvmlDeviceGetFieldValues", func() (uint32, nvml.Return) { return fieldValue(m.dev, nvml.FI_DEV_MEMORY_TEMP) })
-	t.Reasons = m.reasons()
+	t.Reasons, m.reasonsRead = m.reasons()
 	m.link()
 	t.PCIeGen, t.PCIeWidth = m.info.PCIeGen, m.info.PCIeWidth
-	replays, _ := field(&m.card, "nvmlDeviceGetPcieReplayCounter", m.dev.GetPcieReplayCounter)
-	t.Replays = uint32(replays)
-	m.info.Unread = nil // a field that fails at every look is told once, by detection
+	if v, ok := field(&m.card, "nvmlDeviceGetPcieReplayCounter", m.dev.GetPcieReplayCounter); ok {
+		t.Replays = new(uint32(v))
+	}
 	return t
 }
 

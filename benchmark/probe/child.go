@@ -65,6 +65,8 @@ func serve(ctx context.Context, r request, out io.Writer, d Driver) (event, erro
 type partial interface {
 	// Skipped are the kernels that it can't run, each with the reason.
 	Skipped() []string
+	// Unread is what it did not tell during the run, each with what that means for the figures. It is asked after the run.
+	Unread() []string
 }
 
 func measure(ctx context.Context, profile benchmark.Profile, out io.Writer, open func() (suite.Device, error)) (report benchmark.Report, err error) {
@@ -76,15 +78,15 @@ func measure(ctx context.Context, profile benchmark.Profile, out io.Writer, open
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
 	report = benchmark.Report{Device: dev.Describe(), Profile: profile, KernelSet: benchmark.KernelSet, Started: time.Now()}
-	if p, ok := dev.(partial); ok {
-		report.Skipped = p.Skipped()
-	}
 	report.Measurements, err = suite.Run(ctx, dev, profile, func(p suite.Progress) {
 		if err := send(out, event{Progress: &p}); err != nil {
 			lost(fmt.Errorf("tell progress: %w", err))
 		}
 	})
 	report.Finished = time.Now()
+	if p, ok := dev.(partial); ok {
+		report.Skipped, report.Unread = p.Skipped(), p.Unread()
+	}
 	return report, err
 }
 

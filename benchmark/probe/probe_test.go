@@ -133,6 +133,7 @@ func (c card) Close() error                                  { return nil }
 func (c card) Open(context.Context) error                    { return nil }
 func (c card) Check(context.Context) error                   { return nil }
 func (c card) Skipped() []string                             { return []string{"fp8: needs a newer driver"} }
+func (c card) Unread() []string                              { return []string{"heat: not told"} }
 
 func (c card) Name() (benchmark.FigureID, benchmark.KernelID, string, string) {
 	return benchmark.FigureBF16Tensor, benchmark.KernelPTX, "k", "s"
@@ -154,7 +155,7 @@ func TestMeasureGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Measurements) != 1 || got.Measurements[0].Stats.Median != 10_000 || got.Device.Kind != benchmark.KindGPU || len(got.Skipped) != 1 || steps != 3 {
+	if len(got.Measurements) != 1 || got.Measurements[0].Stats.Median != 10_000 || got.Device.Kind != benchmark.KindGPU || len(got.Skipped) != 1 || len(got.Unread) != 1 || steps != 3 {
 		t.Errorf("%+v, %d steps", got, steps)
 	}
 	if _, err := MeasureGPU(t.Context(), c, held, "GPU-2", benchmark.Quick, nil); err == nil || !strings.Contains(err.Error(), "no card has the UUID GPU-2") {

@@ -66,7 +66,7 @@ func printCard(p *cli.Program, r benchmark.Report) error {
 			spread += " unstable"
 		}
 		link := "-"
-		if c.PCIeWidth > 0 {
+		if c.PCIeGen > 0 && c.PCIeWidth > 0 {
 			link = fmt.Sprintf("gen %d x%d", c.PCIeGen, c.PCIeWidth)
 		}
 		tab.Row(m.Figure.String(), info.Format(m.Stats.Median), info.Format(m.Stats.P5), info.Format(m.Stats.P95), spread,
@@ -99,6 +99,9 @@ func remarks(r benchmark.Report) []string {
 		cli.Clean(r.Device.Model), cli.Clean(r.Device.Driver), r.Profile)}
 	for _, s := range r.Skipped {
 		out = append(out, "not measured: "+cli.Clean(s))
+	}
+	for _, s := range r.Unread {
+		out = append(out, "not told: "+cli.Clean(s))
 	}
 	for short, long := range map[benchmark.FigureID]benchmark.FigureID{
 		benchmark.FigureBF16Matmul: benchmark.FigureBF16Sustained, benchmark.FigureFP32Matmul: benchmark.FigureFP32Sustained,

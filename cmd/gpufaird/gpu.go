@@ -74,8 +74,12 @@ func cardFindings(name string, c benchmark.GPU) []local.Check {
 
 // cardLine is a card in a line: "NVIDIA GeForce RTX 4090 GPU-…, 24564 MiB, ECC none, MIG none, link x16 (gen 1 now, gen 4 at most)".
 func cardLine(c benchmark.GPU) string {
-	line := fmt.Sprintf("%s %s, %d MiB, ECC %s, MIG %s", cli.Clean(c.Name), cli.Clean(c.UUID), c.MemoryMiB, c.ECC, c.MIG)
-	if c.PCIeWidth != 0 {
+	line := cli.Clean(c.Name) + " " + cli.Clean(c.UUID)
+	if c.MemoryMiB != 0 {
+		line += fmt.Sprintf(", %d MiB", c.MemoryMiB)
+	}
+	line += fmt.Sprintf(", ECC %s, MIG %s", c.ECC, c.MIG)
+	if c.PCIeWidth != 0 && c.PCIeGen != 0 && c.PCIeMaxGen != 0 {
 		line += fmt.Sprintf(", link x%d (gen %d now, gen %d at most)", c.PCIeWidth, c.PCIeGen, c.PCIeMaxGen)
 	}
 	if n := len(c.Slices); n > 0 {
@@ -83,6 +87,9 @@ func cardLine(c benchmark.GPU) string {
 	}
 	if n := len(c.Processes); n > 0 {
 		line += ", used by " + cli.Count(n, "process")
+	}
+	if c.ProcessesHidden {
+		line += ", not all its users shown"
 	}
 	return line
 }

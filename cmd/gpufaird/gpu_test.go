@@ -48,6 +48,11 @@ func TestDoctorOnCards(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
 	}
+	dim := healthyCard()
+	dim.PCIeGen, dim.MemoryMiB, dim.ProcessesHidden = 0, 0, true
+	if got := cardLine(dim); strings.Contains(got, " 0 ") || strings.Contains(got, "link") || !strings.Contains(got, "not all its users shown") {
+		t.Errorf("of a card that tells little: %s", got)
+	}
 	lost := cardFindings("gpu 0", benchmark.GPU{Name: "card 0", Problem: &benchmark.Problem{Code: "lost", Text: "gone", Advice: "reboot"}})
 	if len(lost) != 1 || lost[0].Level != wire.LevelFail || lost[0].Next != "reboot" {
 		t.Errorf("%+v", lost)
