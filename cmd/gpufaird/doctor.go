@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +19,7 @@ import (
 	wirehash "github.com/gpufair/gpufair/p2p/wire"
 	"github.com/gpufair/gpufair/provider"
 	"github.com/gpufair/gpufair/provider/control/api"
+	"github.com/gpufair/gpufair/provider/jobnet"
 )
 
 // staticChecks are the findings that need no running daemon. With the daemon's own settings they say what its start would meet.
@@ -49,7 +51,8 @@ func machineChecks(ctx context.Context, c *config, p probe.Config) []local.Check
 	} else {
 		out = append(out, wire.Check("init", "%s is there", initName))
 	}
-	return append(append(append(out, checkRuntime(ctx, c, self)...), checkBLAS()), checkGPUs(ctx, p)...)
+	out = append(append(out, checkRuntime(ctx, c, self)...), checkDenial(ctx, c, self))
+	return append(append(out, checkBLAS()), checkGPUs(ctx, p)...)
 }
 
 // failed makes a finding of an error that says what to do.
@@ -80,6 +83,36 @@ func checkRuntime(ctx context.Context, c *config, self string) []local.Check {
 			"Linux 5.19 or newer, and containerd's folder on a file system with idmapped mounts (ext4, xfs, btrfs)"))
 	}
 	return append(out, wire.Check("user ids", "each job has its own, which are nobody's here"))
+}
+
+// deniedWithin bounds the proof that jobs do not reach the owner's network, on a busy machine too.
+const deniedWithin = 30 * time.Second
+
+// checkDenial proves now that a job does not reach the owner's network, with the network that a job would get.
+func checkDenial(ctx context.Context, c *config, self string) local.Check {
+	const name = "job network"
+	if os.Geteuid() != 0 {
+		return wire.Finding(wire.LevelNote, name, "not tried whether a job reaches your network: that takes root", "sudo gpufaird doctor")
+	}
+	ctx, cancel := context.WithTimeout(ctx, deniedWithin)
+	defer cancel()
+	egress, next := provider.EgressNone, "no job starts while that fails: mend what the text names"
+	if c.Egress.Internet {
+		egress, next = provider.EgressInternet, next+", or set internet = false under [egress]"
+	}
+	p, err := jobnet.Prove(ctx, []string{self, jobnetVerb}, egress, c.Egress.Deny)
+	switch {
+	case errors.Is(err, jobnet.ErrHole):
+		return wire.Finding(wire.LevelFail, name, "a job could reach what it must not: "+err.Error(),
+			"pause until this is mended: gpufaird pause; with internet = false under [egress] jobs have no network at all")
+	case err != nil:
+		return wire.Finding(wire.LevelFail, name, "it could not be tried whether a job reaches your network: "+err.Error(), next)
+	}
+	where := fmt.Sprintf("this machine's %s and %s of it", cli.Count(len(p.Host), "address"), cli.Count(len(p.Neighbours), "neighbour"))
+	if egress == provider.EgressNone {
+		return wire.Check(name, "jobs have none: a try just now found no way to any of %d addresses, among them %s", p.Tried, where)
+	}
+	return wire.Check(name, "the internet, and nothing of yours: %d addresses were tried just now, among them %s, and each was denied", p.Tried, where)
 }
 
 // checkDisks says what disks jobs get in the folder of a daemon's state.

@@ -166,15 +166,8 @@ func (n *Network) spawn(ctx context.Context, said string, s settings, files ...*
 	}
 	defer out.Close()
 	defer word.Close()
-	cmd := exec.Command(n.config.Command[0], n.config.Command[1:]...)
-	// By its descriptor, since the folders above the program may be closed to nobody.
-	cmd.Path, cmd.Err = "/proc/self/fd/"+strconv.Itoa(3+len(files)), nil
-	cmd.Dir, cmd.Env = "/", []string{} // no setting of ours may steer it
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = word, log, append(files, program)
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setsid:     true, // what is typed at our terminal is not for it
-		Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{}},
-	}
+	cmd := n.child(program, files...)
+	cmd.Stdout, cmd.Stderr = word, log
 	stdin, stdinOurs, err := os.Pipe()
 	if err != nil {
 		return err
@@ -198,6 +191,20 @@ func (n *Network) spawn(ctx context.Context, said string, s settings, files ...*
 		return fmt.Errorf("start the child: %w: %s", err, strings.TrimSpace(string(text[:min(len(text), 500)])))
 	}
 	return nil
+}
+
+// child is a child that is to be born with the files. The program, open, is one more.
+func (n *Network) child(program *os.File, files ...*os.File) *exec.Cmd {
+	cmd := exec.Command(n.config.Command[0], n.config.Command[1:]...)
+	// By its descriptor, since the folders above the program may be closed to nobody.
+	cmd.Path, cmd.Err = "/proc/self/fd/"+strconv.Itoa(3+len(files)), nil
+	cmd.Dir, cmd.Env = "/", []string{} // no setting of ours may steer it
+	cmd.ExtraFiles = append(files, program)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid:     true, // what is typed at our terminal is not for it
+		Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{}},
+	}
+	return cmd
 }
 
 // awaitWord waits until the child answers packets, or has ended.

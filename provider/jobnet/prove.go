@@ -15,6 +15,9 @@ import (
 	"github.com/gpufair/gpufair/provider/reach"
 )
 
+// ErrHole says that a job could reach what no job may, or that nothing has proven the opposite.
+var ErrHole = errors.New("the job must not run")
+
 // proveIn bounds all of a self-test's connections together. A refusal takes microseconds.
 const proveIn = 5 * time.Second
 
@@ -48,31 +51,37 @@ func (n *Network) prove(ctx context.Context, ns *os.File, req provider.WireReque
 	if err != nil {
 		return err
 	}
+	_, err = n.refuses(ctx, ns, req, forbidden(host))
+	return err
+}
+
+// refuses does it for a list, and says how many of it were refused.
+func (n *Network) refuses(ctx context.Context, ns *os.File, req provider.WireRequest, list []netip.AddrPort) (int, error) {
 	f, err := os.OpenFile(n.counters(req.ID), os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.Close()
 	c, err := mapCounters(f)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer c.unmap()
 	before := atomic.LoadUint64(&c.refused)
 	var tried int
 	err = within(ctx, ns, func() (err error) {
-		tried, err = refuseAll(forbidden(host))
+		tried, err = refuseAll(list)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("self-test of the denial: %w", err)
+		return 0, fmt.Errorf("self-test of the denial: %w", err)
 	}
 	if got := atomic.LoadUint64(&c.refused) - before; got < uint64(tried) {
-		return fmt.Errorf("self-test of the denial: %d addresses tried, only %d refused by a rule: the job must not run", tried, got)
+		return 0, fmt.Errorf("self-test of the denial: %d addresses tried, only %d refused by a rule: %w", tried, got, ErrHole)
 	}
 	atomic.StoreUint64(&c.refused, before)
 	atomic.StoreUint64(&c.pid, uint64(req.PID))
-	return nil
+	return tried, nil
 }
 
 // refuseAll connects to each address in the current thread's namespace, all at once, and says how many connections were refused. One that
@@ -106,7 +115,7 @@ func refuseAll(list []netip.AddrPort) (int, error) {
 	}
 	for deadline := time.Now().Add(proveIn); len(open) > 0; {
 		if time.Now().After(deadline) {
-			return 0, fmt.Errorf("%s: neither reached nor refused: the job must not run", open[0])
+			return 0, fmt.Errorf("%s: neither reached nor refused: %w", open[0], ErrHole)
 		}
 		if _, err := unix.Poll(polls, 100); err != nil && !errors.Is(err, unix.EINTR) {
 			return 0, err
@@ -147,5 +156,5 @@ func orReached(err error) error {
 	if err != nil {
 		return err
 	}
-	return errors.New("it is reached: the job must not run")
+	return fmt.Errorf("it is reached: %w", ErrHole)
 }
