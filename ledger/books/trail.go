@@ -126,6 +126,8 @@ type wanted struct {
 	Last     uint64             `cbor:"3,keyasint"`           // sequence of the newest voucher that is here before it
 	Signed   uint64             `cbor:"4,keyasint"`           // intervals that a receipt bears out
 	Unsigned uint64             `cbor:"5,keyasint"`
+	At       uint64             `cbor:"6,keyasint"` // place of the last interval, if there was one
+	Paid     uint64             `cbor:"7,keyasint"` // sequence of the voucher of the last one that a receipt bears out
 }
 
 func wantKey(l ledger.Lane) []byte { return key("want/", l[:]) }
@@ -159,8 +161,8 @@ func (r *Reader) Wanted(peer identity.AccountID) (lane ledger.Lane, place []byte
 func (t *Tx) ForgetTrail(lane ledger.Lane) error { return t.own.Delete(wantKey(lane)) }
 
 // AdoptTrail takes a page of a lane's trail that was asked for by [Reader.Wanted]: vouchers that fit between those that are here, their
-// receipts, and evidence that the receipts name. Evidence that none names is kept within a bound. next is the place after the page, nil if
-// that was all. Errors wrap ErrCopy or say which check failed; then nothing was written.
+// receipts, and evidence that rises and that the receipts name, one interval each. Other evidence is kept within a bound. next is the place
+// after the page, nil if that was all. Errors wrap ErrCopy or say which check failed; then nothing was written.
 func (t *Tx) AdoptTrail(lane ledger.Lane, page Trail, next []byte) error {
 	err := t.txn.Try(func() error { return t.adoptTrail(lane, page, next) })
 	if err != nil {
@@ -271,14 +273,18 @@ func (a *adoption) fits(before uint64, v voucher.Signed) error {
 	return nil
 }
 
-// evidence keeps an interval.
+// evidence keeps an interval. They rise, and a receipt bears out one of them: else a peer could fill this disk by repeating a single one.
 func (a *adoption) evidence(w *wanted, i IntervalCopy) error {
+	if w.Signed+w.Unsigned > 0 && i.At <= w.At {
+		return fmt.Errorf("%w: evidence %d after %d", ErrCopy, i.At, w.At)
+	}
+	w.At = i.At
 	known, signed, err := a.named(i)
 	if err != nil {
 		return err
 	}
-	if signed {
-		w.Signed++
+	if signed && i.Voucher > w.Paid {
+		w.Signed, w.Paid = w.Signed+1, i.Voucher
 	} else if w.Unsigned++; w.Unsigned > w.Signed+unsignedSpare {
 		return nil
 	}
