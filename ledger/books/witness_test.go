@@ -343,7 +343,7 @@ func TestUnproven(t *testing.T) {
 	for range 2 {
 		p.provider.update(func(tx *Tx) error { return tx.Suspect(device, "it said \xff no") })
 	}
-	if w := p.provider.shown(p.renter); w.Suspicion != "it said ? no" || w.SuspectSince.IsZero() || w.Checked != 1 {
+	if w := p.provider.shown(p.renter); w.Suspicion != "it said  no" || w.SuspectSince.IsZero() || w.Checked != 1 {
 		t.Errorf("%+v", w)
 	}
 	must(t, p.provider.ask(p.renter))
