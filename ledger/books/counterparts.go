@@ -252,7 +252,7 @@ func (a *audit) begins(what string, cp history.Checkpoint) error {
 		return err
 	case state == future:
 		return &Finding{Result: ResultBehind, Entry: what, Detail: fmt.Sprintf("it is of %d entries in epoch %d, the ledger has %d in epoch %d",
-			cp.Size, cp.Origin.Epoch, a.index, a.r.b.Epoch())}
+			cp.Size, cp.Origin.Epoch, a.grown.Size(), a.r.b.Epoch())}
 	case state == changed:
 		return &Finding{Result: ResultForged, Entry: what, Detail: fmt.Sprintf("this device signed for other first %d entries than are here", cp.Size)}
 	}

@@ -1,6 +1,7 @@
 package books
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -85,13 +86,13 @@ type Salvaged struct {
 }
 
 // Salvage takes over into b, a new ledger, what reads of a damaged one: every signed record is checked as if a peer gave it back, and the
-// entries are made anew from them. Evidence, revocations and the limits that the owner set by hand come along. What was booked without a
-// signature of the other side (a write-off) does not.
+// entries are made anew from them. Evidence, changes of account keys, revocations, proofs against others, the newest invoices and the limits
+// that the owner set by hand come along. What was booked without a signature of the other side (a write-off) does not.
 func (b *Books) Salvage(ctx context.Context, from *kv.Store) (out Salvaged, err error) {
 	err = from.View(ctx, func(t *kv.Txn) error {
 		old := &Reader{b: b, txn: t, own: t.Of(kv.Books)}
 		for _, take := range []func(context.Context, *Reader, *Salvaged) error{
-			b.salvageLanes, b.salvageTrails, b.salvageSettlements, b.salvageClearings, b.salvageRevocations, b.salvageLimits,
+			b.salvageLanes, b.salvageTrails, b.salvageSettlements, b.salvageClearings, b.salvageKeys, b.salvageProofs, b.salvageBills, b.salvageLimits,
 		} {
 			if err := take(ctx, old, &out); err != nil {
 				return err
@@ -243,20 +244,123 @@ func (t *Tx) takeClearing(v Netted) error {
 	return t.saveClearing(id, Netted{Self: v.Self}, c)
 }
 
-// salvageRevocations takes over revocations: without them, a device that was let go would be believed again.
-func (b *Books) salvageRevocations(ctx context.Context, old *Reader, out *Salvaged) error {
-	all, err := old.Revocations()
-	if err != nil {
-		return err
+// salvageKeys takes over what is known of account keys and of devices that were let go: without it, one of those would be believed again. Each
+// record stands by its own signatures, so each is taken as it is, whatever is known of the account beside it; they come after all that was
+// signed under older keys.
+func (b *Books) salvageKeys(ctx context.Context, old *Reader, out *Salvaged) error {
+	for _, kind := range []struct {
+		prefix string
+		check  func(kv.Pair) error
+	}{{"ky/", soundChanges}, {"fk/", soundTwoKeys}, {"rv/", soundRevocation}} {
+		if err := b.salvageAll(ctx, old, out, kind.prefix, kind.check); err != nil {
+			return err
+		}
 	}
-	for _, raw := range all {
+	return nil
+}
+
+// salvageAll takes over the records under a prefix that a check bears out.
+func (b *Books) salvageAll(ctx context.Context, old *Reader, out *Salvaged, prefix string, check func(kv.Pair) error) error {
+	for p, err := range old.own.Iterate([]byte(prefix), nil) {
+		if err != nil {
+			return err
+		}
 		kept := 0
-		_, err := b.KeepRevocation(ctx, raw)
+		if err = check(p); err == nil {
+			err = b.Update(ctx, func(t *Tx) error { return t.own.Set(p.Key, p.Value) })
+		}
 		if err := out.count(&kept, err); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func soundChanges(p kv.Pair) error {
+	account, ok := lastAccount(p.Key)
+	if !ok || !bytes.Equal(p.Key, keysKey(account)) {
+		return fmt.Errorf("changes of a key %x: %w", p.Key, ErrCorrupt)
+	}
+	var c identity.Chain
+	if err := wire.UnmarshalStrict(p.Value, &c); err != nil {
+		return err
+	}
+	_, err := c.Key(account)
+	return err
+}
+
+func soundTwoKeys(p kv.Pair) error {
+	var v TwoKeys
+	if err := wire.UnmarshalStrict(p.Value, &v); err != nil {
+		return err
+	}
+	if !bytes.Equal(p.Key, twoKeysKey(v.Account)) {
+		return fmt.Errorf("proof against account %s: %w", v.Account.Short(), ErrCorrupt)
+	}
+	return v.Check()
+}
+
+func soundRevocation(p kv.Pair) error {
+	v, err := identity.OpenRevocation(p.Value)
+	if err == nil && !bytes.Equal(p.Key, revocationKey(v.Account, v.Device)) {
+		err = fmt.Errorf("revocation of device %s: %w", v.Device.Short(), ErrCorrupt)
+	}
+	return err
+}
+
+// salvageProofs takes over the proofs that a device signed two vouchers with one sequence, or two histories: nobody else may have them.
+func (b *Books) salvageProofs(ctx context.Context, old *Reader, out *Salvaged) error {
+	if err := b.salvageAll(ctx, old, out, "fraud/", soundFraud); err != nil {
+		return err
+	}
+	return b.salvageAll(ctx, old, out, "fork/", soundFork)
+}
+
+func soundFraud(p kv.Pair) error {
+	var v fraud
+	if err := wire.UnmarshalStrict(p.Value, &v); err != nil {
+		return err
+	}
+	return v.check(bytes.TrimPrefix(p.Key, []byte("fraud/")))
+}
+
+func soundFork(p kv.Pair) error {
+	device, err := deviceOf(bytes.TrimPrefix(p.Key, []byte("fork/")))
+	if err != nil {
+		return err
+	}
+	var v forked
+	if err := wire.UnmarshalStrict(p.Value, &v); err != nil {
+		return err
+	}
+	_, _, err = history.Fork(v.Have, v.Got, device)
+	return err
+}
+
+// salvageBills takes over the newest invoices: without them, a second one would be asked for, or paid, beside the first.
+func (b *Books) salvageBills(ctx context.Context, old *Reader, out *Salvaged) error {
+	return b.salvageAll(ctx, old, out, "bill/", soundBill)
+}
+
+func soundBill(p kv.Pair) error {
+	role, unit, _, err := splitAccountKey(key("acct/", bytes.TrimPrefix(p.Key, []byte("bill/")))) // its name is that of the standing
+	if err != nil {
+		return err
+	}
+	if err := unit.Validate(); err != nil || role != ledger.AsProvider && role != ledger.AsRenter {
+		return errors.Join(fmt.Errorf("invoice %q: %w", p.Key, ErrCorrupt), err)
+	}
+	var v Bill
+	if err := wire.UnmarshalStrict(p.Value, &v); err != nil {
+		return err
+	}
+	switch v.State {
+	case BillAsked, BillClosed: // there may be no invoice of it
+		return nil
+	case BillOpen, BillPaying, BillPaid:
+		return v.validate()
+	}
+	return fmt.Errorf("invoice %q: state %d: %w", p.Key, v.State, ErrCorrupt)
 }
 
 // salvageLimits takes over the limits that the owner set by hand.

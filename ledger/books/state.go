@@ -34,12 +34,16 @@ import (
 //	al/<lane>                    allowance as signed
 //	d/<hash>                     delegation as signed
 //	rv/<account>/<device>        highest revocation of a device, as signed
+//	ky/<account>                 longest list of changes of an account's key
+//	fk/<account>                 [TwoKeys]: two that claim to follow one key
 //	hold/<id>                    [Held]: a hold that no lane has
 //	due/<role><unit>/<peer>/<end><lane>  lanes that have ended, newest first: the end is inverted
 //	rem/<role><unit>/<peer>      [Reminder]: the last one that was sent, or as renter that came
 //	bill/<role><unit>/<peer>     [Bill]: the newest invoice
 //	set/<id>                     [Settled]
 //	pay/<payment>                id of the settlement with that outside reference
+//	refs                         how far the index of references reaches
+//	ref/<reference>/<id>         settlements that this provider signed under that reference
 //	wait/<peer>/<id>             settlements that wait for this side's decision
 //	prop/<peer>/<id>             settlements that wait for the other side's
 //	net/<id>                     [Netted]

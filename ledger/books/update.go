@@ -10,6 +10,7 @@ import (
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/voucher"
+	"github.com/gpufair/gpufair/p2p/identity"
 )
 
 // maxBatch is how many functions share one commit: with 4 KiB each they stay well under a transaction's limit (kv.MaxTxBytes).
@@ -200,6 +201,24 @@ func (j *job) run(b *Books, t *kv.Txn) error {
 type fraud struct {
 	Have []byte `cbor:"1,keyasint"`
 	Got  []byte `cbor:"2,keyasint"`
+}
+
+// check checks that a proof against a lane holds by itself: one device signed two vouchers of the lane with one sequence.
+func (f fraud) check(lane []byte) error {
+	one, err := voucher.Open(f.Have)
+	if err != nil {
+		return err
+	}
+	two, err := voucher.Open(f.Got)
+	if err != nil {
+		return err
+	}
+	if string(lane) != string(one.Lane[:]) || one.Lane != two.Lane || one.Device != two.Device || one.Seq != two.Seq ||
+		one.Hash == two.Hash || identity.SameBody(f.Have, f.Got) {
+		return fmt.Errorf("%w: vouchers %d of lane %s and %d of lane %s prove nothing against lane %x", ErrCorrupt,
+			one.Seq, one.Lane.Short(), two.Seq, two.Lane.Short(), lane)
+	}
+	return nil
 }
 
 // keepFraud keeps the first proof against a lane: one is enough, and a renter who makes more must not fill the disk.

@@ -55,9 +55,8 @@ type audit struct {
 	listed   map[ledger.Lane]money.Micro // by settlements that both signed
 	signed   map[wire.Hash]settledBy     // by entry id
 	netted   map[wire.Hash]nettedBy      // by entry id
-	index    uint64
-	forks    int      // proofs against other devices
-	headNote headNote // as it was before the snapshot; Size 0 and no checkpoint if there is none
+	forks    int                         // proofs against other devices
+	headNote headNote                    // as it was before the snapshot; Size 0 and no checkpoint if there is none
 }
 
 // settledBy is a settlement with its parts.
@@ -117,13 +116,24 @@ func (a *audit) run(h head) error {
 	defer promises.stop()
 	for _, step := range []func() error{
 		a.settlements, a.clearings, a.entries, a.allNetted, func() error { return a.log(h) }, a.checkBalances, promises.wait, a.checkLanes,
-		a.checkAccounts, a.exposed, a.disputes, a.accountKeys, a.note, a.witnesses, a.shown, a.store,
+		a.checkAccounts, a.exposed, a.disputes, a.frauds, a.accountKeys, a.note, a.witnesses, a.shown, a.store,
 	} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
 	return a.r.b.readOnlyCause()
+}
+
+// frauds checks the proofs that a lane's device signed two vouchers with one sequence.
+func (a *audit) frauds() error {
+	return each(a.r.own, "fraud/", func(lane []byte, f fraud) error {
+		a.checked += 2
+		if err := f.check(lane); err != nil {
+			return forged(fmt.Sprintf("proof against lane %x", lane), err)
+		}
+		return nil
+	})
 }
 
 func (b *Books) readOnlyCause() error {

@@ -33,19 +33,19 @@ func (a *audit) entries() error {
 		if err != nil {
 			return err
 		}
-		if string(p.Key) != string(key("e/", be8(a.index))) {
-			return corrupt(fmt.Sprintf("entry %d", a.index), "is missing")
+		index := a.grown.Size()
+		if string(p.Key) != string(key("e/", be8(index))) {
+			return corrupt(fmt.Sprintf("entry %d", index), "is missing")
 		}
 		e, err := ledger.DecodeLeaf(p.Value)
 		if err != nil {
-			return corrupt(fmt.Sprintf("entry %d", a.index), "%v", err)
+			return corrupt(fmt.Sprintf("entry %d", index), "%v", err)
 		}
-		name := fmt.Sprintf("entry %d (%s)", a.index, e.ID.Short())
+		name := fmt.Sprintf("entry %d (%s)", index, e.ID.Short())
 		if err := a.logged(stored, p.Value); err != nil {
 			return err
 		}
-		a.ids.add(e.ID[:], be8(a.index))
-		a.index++
+		a.ids.add(e.ID[:], be8(index))
 		if err := a.entry(name, e); err != nil {
 			return err
 		}
@@ -55,7 +55,7 @@ func (a *audit) entries() error {
 
 // logged adds a leaf to the log and compares the hashes that it makes with those that are stored.
 func (a *audit) logged(stored func() (kv.Pair, error, bool), leaf []byte) error {
-	number := history.StoredCount(a.index)
+	number := history.StoredCount(a.grown.Size())
 	made, err := a.grown.Add(leaf)
 	if err != nil {
 		return err
@@ -113,8 +113,8 @@ func (a *audit) entry(name string, e ledger.Entry) error {
 
 // log compares the root that follows from the entries with the head.
 func (a *audit) log(h head) error {
-	if a.index != h.Size {
-		return corrupt("head", "it says %d entries, there are %d", h.Size, a.index)
+	if n := a.grown.Size(); n != h.Size {
+		return corrupt("head", "it says %d entries, there are %d", h.Size, n)
 	}
 	root, err := a.grown.Root()
 	if err != nil {
