@@ -35,15 +35,6 @@ type keptTerms struct {
 
 func termsKey(l ledger.Lane) []byte { return key("terms/", l[:]) }
 
-// EndCharge is the charge of the end that the provider of a lane signed, where that came back after this ledger was restored.
-func (r *Reader) EndCharge(lane ledger.Lane) (charge money.Micro, ok bool, err error) {
-	kept, _, err := load[keptTerms](r.own, termsKey(lane))
-	if err != nil || kept.Charge == nil {
-		return 0, false, err
-	}
-	return *kept.Charge, true, nil
-}
-
 // KeptRecords are the records of another wing that came back with a lane, none for one that was not lost.
 func (r *Reader) KeptRecords(lane ledger.Lane) ([]proof.Attachment, error) {
 	kept, _, err := load[keptTerms](r.own, termsKey(lane))

@@ -2,14 +2,17 @@ package books
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/netting"
+	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
 
@@ -343,6 +346,40 @@ func TestClearingsBounded(t *testing.T) {
 		}
 		b.verified(ResultOK)
 	})
+}
+
+// TestAdoptedMarksBounded: a member that gives a clearing back with more and more lanes fills no disk.
+func TestAdoptedMarksBounded(t *testing.T) {
+	r := newRing(t, 1000, 700, 900)
+	terms := r.terms(700)
+	r.gather(terms)
+	cleared, err := r.all[0].complete(r.id(terms))
+	must(t, err)
+	for _, p := range r.all[1:] {
+		p.hear(terms, cleared.Words())
+	}
+	lost, peer := r.all[0].restored(&kv.Memory{}, time.Now()), r.all[1]
+	lanes, _, copies := peer.copies(lost, 9)
+	for _, c := range lanes {
+		lost.update(func(tx *Tx) error { _, err := tx.AdoptLane(peer.Self(), c, nil); return err })
+	}
+	c := copies[0]
+	c.Lanes = slices.Repeat(c.Lanes, 2*voucher.MaxLanes/len(c.Lanes))
+	for i := range 3 {
+		changed := false
+		lost.update(func(tx *Tx) (err error) { changed, err = tx.AdoptClearing(peer.Self(), c); return err })
+		lost.view(func(r2 *Reader) error {
+			v, err := r2.Clearing(r.id(terms))
+			if len(v.Lanes) != 2*voucher.MaxLanes || changed != (i == 0) {
+				t.Errorf("given %d times, it counts for %d lanes; changed %v", i+1, len(v.Lanes), changed)
+			}
+			return err
+		})
+	}
+	c.Lanes = append(c.Lanes, c.Lanes[0])
+	if err := lost.Update(t.Context(), func(tx *Tx) error { _, err := tx.AdoptClearing(peer.Self(), c); return err }); !errors.Is(err, ErrCopy) {
+		t.Errorf("%d lanes: %v", len(c.Lanes), err)
+	}
 }
 
 // TestClearingDamage: whatever is changed of a clearing is found.
