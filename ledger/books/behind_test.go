@@ -241,7 +241,9 @@ func TestVerifyWitnesses(t *testing.T) {
 // now and then, never cosigns two heads that are not of one history, and in the end it has all of it or the proof.
 func TestNobodyRewritesUnseen(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		p := newPair(t)
+		tb, end := newAttempt(t)
+		defer end()
+		p := newPair(tb)
 		lane := p.sell(1, 0)
 		p.pay(lane, 1)
 		copies := []*party{p.renter.reopen(false)}

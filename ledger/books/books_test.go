@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/gpufair/gpufair/ledger"
@@ -31,6 +33,39 @@ type party struct {
 	store  *kv.Store
 
 	records map[ledger.Lane]Terms // what signed records of another wing say, for tests of restores
+}
+
+// attempt is one of the many cases of a test: what it opened is closed and removed at its end, and not only at that of the test.
+type attempt struct {
+	testing.TB
+	dir   string
+	dirs  int
+	close []func()
+}
+
+// newAttempt begins a case; end ends it.
+func newAttempt(tb testing.TB) (a *attempt, end func()) {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "attempt")
+	must(tb, err)
+	a = &attempt{TB: tb, dir: dir}
+	return a, func() {
+		for _, f := range slices.Backward(a.close) {
+			f()
+		}
+		must(tb, os.RemoveAll(dir))
+	}
+}
+
+// Cleanup calls f at the end of the case.
+func (a *attempt) Cleanup(f func()) { a.close = append(a.close, f) }
+
+// TempDir is a new folder.
+func (a *attempt) TempDir() string {
+	a.dirs++
+	dir := filepath.Join(a.dir, strconv.Itoa(a.dirs))
+	must(a.TB, os.Mkdir(dir, 0o700))
+	return dir
 }
 
 func newDevice(tb testing.TB) *identity.Device {

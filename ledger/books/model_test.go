@@ -36,7 +36,6 @@ func TestMain(m *testing.M) {
 // model drives a renter and a provider whose messages are lost, repeated and reordered, and whose machines crash.
 type model struct {
 	pairOf
-	t        *testing.T
 	lanes    []ledger.Lane
 	vouchers [][]byte             // ever signed, to be delivered in any order, any number of times
 	finals   map[ledger.Lane]bool // ended somewhere
@@ -212,7 +211,9 @@ func (m *model) meetAgain(rt *rapid.T) {
 // and once the newest records have met, both sides have the same amounts.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &model{pairOf: newPair(t), t: t, finals: map[ledger.Lane]bool{}}
+		tb, end := newAttempt(t)
+		defer end()
+		m := &model{pairOf: newPair(tb), finals: map[ledger.Lane]bool{}}
 		m.provider.SetLimits(map[money.Unit]ledger.Limits{money.Credit: {Stranger: 800, StrangersTotal: 700, KnownPercent: 50, KnownCap: 500}})
 		acts := []func(*rapid.T){m.open, m.meter, m.sign, m.bring, m.bring, m.end, m.pay, m.counter, m.crash}
 		for range rapid.IntRange(5, 30).Draw(rt, "steps") {
