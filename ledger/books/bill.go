@@ -125,11 +125,19 @@ func (b Bill) payment(c ledger.Channel) Payment {
 	return Payment{Channel: c, Amount: b.Amount, Method: b.Method, Reference: b.Reference}
 }
 
-// SettledBy gives the settlement that records the payment of a bill, whoever proposed it; ok is false if there is none.
+// SettledBy gives the settlement that records the payment of a bill, whoever proposed it; ok is false if there is none. As provider, that is
+// also one by another method, once both have signed it.
 func (r *Reader) SettledBy(role ledger.Role, u money.Unit, peer identity.AccountID, b Bill) (id wire.Hash, v Settled, ok bool, err error) {
-	v, ok, err = r.paidAs(voucher.Settlement{Channel: r.channel(role, u, peer), Method: b.Method, Reference: b.Reference})
-	if err != nil || !ok {
+	ch := r.channel(role, u, peer)
+	v, ok, err = r.paidAs(voucher.Settlement{Channel: ch, Method: b.Method, Reference: b.Reference})
+	if err != nil {
 		return id, v, false, err
+	}
+	if !ok {
+		if role != ledger.AsProvider || b.Reference == "" {
+			return id, v, false, nil
+		}
+		return r.signedUnder(ch, b.Reference)
 	}
 	s, err := voucher.OpenSettlement(v.Proposal)
 	return s.ID(), v, err == nil, err
@@ -190,7 +198,7 @@ func (t *Tx) OpenBill(u money.Unit, peer identity.AccountID, k wire.Hash, method
 		if err == nil && taken {
 			err = fmt.Errorf("invoice %q: %w", reference, ErrPaid)
 		}
-		return err
+		return errors.Join(err, t.soleReference(b.payment(t.channel(ledger.AsProvider, u, peer)), wire.Hash{}, false))
 	})
 }
 
@@ -270,7 +278,8 @@ func (t *Tx) PayBill(u money.Unit, provider identity.AccountID, k wire.Hash) (ok
 }
 
 // SettleBill signs, in the same transaction, that a bill was paid: the other side's proposal of that payment, or one of this account's
-// own. Either may be sent once the transaction is committed.
+// own. Either may be sent once the transaction is committed. As provider, a payment of another amount that both have signed under its
+// reference ends the bill, too: what is left is asked by the next one.
 func (t *Tx) SettleBill(role ledger.Role, u money.Unit, peer identity.AccountID, k wire.Hash) (id wire.Hash, err error) {
 	err = t.changeBill(role, u, peer, k, func(b *Bill) error {
 		var v Settled
@@ -278,7 +287,15 @@ func (t *Tx) SettleBill(role ledger.Role, u money.Unit, peer identity.AccountID,
 		if id, v, there, err = t.SettledBy(role, u, peer, *b); err != nil {
 			return err
 		}
-		if there {
+		pay, both := b.payment(t.channel(role, u, peer)), there && v.State == Signed
+		if role == ledger.AsProvider && !both {
+			if err := t.soleReference(pay, id, false); err != nil {
+				return err
+			}
+		}
+		switch {
+		case both && role == ledger.AsProvider:
+		case there:
 			s, err := voucher.OpenSettlement(v.Proposal)
 			if err == nil && s.Amount != b.Amount {
 				err = fmt.Errorf("invoice %q: %w: %v, %s", b.Reference, ErrPaid, s.Amount, v.State)
@@ -289,8 +306,10 @@ func (t *Tx) SettleBill(role ledger.Role, u money.Unit, peer identity.AccountID,
 			if err != nil {
 				return err
 			}
-		} else if id, _, err = t.Propose(b.payment(t.channel(role, u, peer))); err != nil {
-			return err
+		default:
+			if id, _, err = t.Propose(pay); err != nil {
+				return err
+			}
 		}
 		b.State, b.Settlement = BillPaid, id
 		return nil

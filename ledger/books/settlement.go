@@ -144,7 +144,7 @@ func (t *Tx) saveSettled(s voucher.Settlement, v Settled) error {
 		}
 	}
 	if !pay.IsZero() {
-		errs = append(errs, t.own.Set(key("pay/", pay[:]), id[:]))
+		errs = append(errs, t.own.Set(key("pay/", pay[:]), id[:]), t.indexReference(s, v.State))
 	}
 	return errors.Join(errs...)
 }

@@ -136,6 +136,11 @@ func (b *Billing) look(ctx context.Context, peerOf PeerOf) error {
 		peer, err := peerOf(ctx, account)
 		return peer, err == nil && connected[peer]
 	}
+	if b.c.Rail != nil && b.c.Role == ledger.AsProvider {
+		if err := b.c.Books.IndexReferences(ctx); err != nil {
+			return err
+		}
+	}
 	var steps []errand
 	err := b.c.Books.View(ctx, func(r *books.Reader) (err error) {
 		if b.c.Rail != nil && b.c.Role == ledger.AsProvider {
@@ -240,12 +245,16 @@ func (b *Billing) request(a rail.Action, peer identity.AccountID, u money.Unit, 
 	}
 }
 
-// came judges the answer about a payment: whether the whole amount has come in.
-func came(a rail.Answer, want money.Micro) (bool, error) {
+// came judges the answer about a payment: whether the whole amount has come in. Of one that a renter claims, the amount is the renter's word
+// until the program says it.
+func came(a rail.Answer, want money.Micro, claimed bool) (bool, error) {
 	if a.State != rail.Paid {
 		return false, nil
 	}
 	if a.Amount == "" {
+		if claimed {
+			return false, fmt.Errorf("%w: a payment that a renter claims is %q without its amount", rail.ErrAnswer, a.State)
+		}
 		return true, nil
 	}
 	got, err := money.Parse(a.Amount)

@@ -20,6 +20,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/statement"
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/wire"
 )
 
 // bank is a way of paying, behind the programs of both sides.
@@ -84,7 +85,7 @@ func (b *bank) come(reference, amount string) {
 func (s side) billing(t *testing.T, role ledger.Role, r settle.Rail, peer side) *settle.Billing {
 	t.Helper()
 	c := settle.BillingConfig{
-		Network: s.net, Books: s.books, Settle: s.Service, Claims: s.claims(t), Role: role, Rail: r, Methods: []string{"bank"}, After: time.Hour,
+		Network: s.net, Books: s.books, Settle: s.Service, Claims: s.claims(t), Role: role, Rail: r, Methods: []string{"bank", "wire"}, After: time.Hour,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	b, err := settle.NewBilling(c)
@@ -208,6 +209,114 @@ func TestBillingChecksClaims(t *testing.T) {
 		b.come("transfer 9", "0.0015")
 		pass(3 * time.Hour)
 		same(t, renter, provider, -500, 1500)
+	})
+}
+
+// One payment is confirmed once by the program, whoever claims it, under which method, and whether an invoice has its reference; the rest
+// waits for a person.
+func TestBillingConfirmsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, renter, provider := world(t, nil)
+		other := newSide(t, n, 0, nil)
+		n.Mesh()
+		b := newBank()
+		billing := provider.billing(t, ledger.AsProvider, b, renter)
+		c, others := owe(t, renter, provider, 1, 1000), other.books.Channel(provider.dev.Account(), money.Credit)
+		rent(t, other, provider, 2, 1000, 14)
+		claim := func(s side, c ledger.Channel, method, reference string) wire.Hash {
+			t.Helper()
+			id, _, err := s.Settle(t.Context(), provider.dev.Peer(), books.Payment{Channel: c, Amount: 1000, Method: method, Reference: reference})
+			must(t, err)
+			return id
+		}
+		b.come("transfer 9", "0.001")
+		claim(renter, c, "bank", "transfer 9")
+		pass(time.Hour)
+		again := claim(renter, c, "wire", "transfer 9")
+		claim(other, others, "bank", "transfer 9")
+		pass(2 * time.Hour) // an invoice to the other is open
+		b.come("INV-1", "0.001")
+		claim(renter, c, "wire", "INV-1")
+		pass(time.Hour)
+		b.mu.Lock()
+		asked := b.asked[rail.Check]
+		b.wrong = func(r rail.Request) (rail.Answer, error) {
+			if r.Method == "cash" {
+				asked = -1
+			}
+			return rail.Answer{}, nil
+		}
+		b.mu.Unlock()
+		b.come("note 5", "0.001")
+		claim(renter, c, "cash", "note 5")
+		pass(3 * time.Hour)
+		b.mu.Lock()
+		if asked < 0 {
+			t.Error("the program was asked about a method that the owner does not take")
+		}
+		b.mu.Unlock()
+		signed := map[string]int{}
+		for _, s := range provider.settlements(t) {
+			if s.State == "signed" || s.State == "proposed" {
+				signed[s.Reference]++
+			}
+		}
+		if len(signed) != 2 || signed["transfer 9"] != 1 || signed["INV-1"] != 1 {
+			t.Errorf("signed: %v", signed)
+		}
+		if got := provider.bill(t, ledger.AsProvider, other); got.State != books.BillPaid {
+			t.Errorf("%+v", got)
+		}
+		lines := billing.Troubles()
+		for _, x := range lines {
+			if !strings.Contains(x.Err, "waits for you") || !strings.Contains(x.Err, books.ErrPaid.Error()) {
+				t.Error(x.Text())
+			}
+		}
+		if len(lines) != 3 {
+			t.Errorf("%d lines: %+v", len(lines), lines)
+		}
+		must(t, provider.Accept(t.Context(), again)) // a person may
+	})
+}
+
+// Of a payment that a renter claims the program must say the amount: else it may have read only the reference.
+func TestBillingClaimNeedsAmount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, renter, provider := world(t, nil)
+		b := newBank()
+		b.wrong = func(rail.Request) (rail.Answer, error) { return rail.Answer{State: rail.Paid}, nil }
+		billing := provider.billing(t, ledger.AsProvider, b, renter)
+		c := owe(t, renter, provider, 1, 1000)
+		_, _, err := renter.Settle(t.Context(), provider.dev.Peer(), books.Payment{Channel: c, Amount: 1000, Method: "bank", Reference: "transfer 9"})
+		must(t, err)
+		pass(time.Hour)
+		same(t, renter, provider, 1000, 0)
+		if got := billing.Troubles(); len(got) != 1 || !strings.Contains(got[0].Err, "without its amount") {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// A part of an invoice that both have signed for ends it, and the next asks for the rest.
+func TestBillingAsksTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, renter, provider := world(t, nil)
+		b := newBank()
+		renter.billing(t, ledger.AsRenter, nil, provider)
+		billing := provider.billing(t, ledger.AsProvider, b, renter)
+		rent(t, renter, provider, 1, 1000, 14)
+		pass(2 * time.Hour)
+		id, _, err := renter.Settle(t.Context(), provider.dev.Peer(), books.Payment{
+			Channel: renter.books.Channel(provider.dev.Account(), money.Credit), Amount: 400, Method: "bank", Reference: "INV-1",
+		})
+		must(t, err)
+		must(t, provider.Accept(t.Context(), id))
+		pass(2 * time.Hour)
+		same(t, renter, provider, 600, 400)
+		if got := renter.bill(t, ledger.AsRenter, provider); got.Reference != "INV-2" || got.Amount != 600 || len(billing.Troubles()) != 0 {
+			t.Errorf("%+v; %+v", got, billing.Troubles())
+		}
 	})
 }
 

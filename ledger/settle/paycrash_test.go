@@ -215,7 +215,7 @@ pay)
 	mkdir -p "$dir/payments/$reference-$key"
 	answer='{"state":"paid"}' ;;
 check)
-	if ls "$dir/payments" | grep -q "^$reference-"; then answer='{"state":"paid"}'; else answer='{"state":"open"}'; fi ;;
+	if ls "$dir/payments" | grep -q "^$reference-"; then answer='{"state":"paid","amount":"'$(field amount)'"}'; else answer='{"state":"open"}'; fi ;;
 esac
 stop after
 touch "$dir/answers"
