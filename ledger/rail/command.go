@@ -77,6 +77,9 @@ func (c Command) Do(ctx context.Context, r Request) (Answer, error) {
 	if cmd.Process != nil {
 		reap(cmd.Process.Pid)
 	}
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it ended well, and what it started held its pipes: that is killed, and the answer counts
+	}
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
