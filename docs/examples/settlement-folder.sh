@@ -23,16 +23,23 @@ invoice)
 	name=gf-$short
 	mkdir -p "$dir/open" "$dir/paid"
 	if [ ! -e "$dir/open/$name" ] && [ ! -e "$dir/paid/$name" ]; then
-		printf 'from %s\namount %s %s\ndue %s\n' "$(field peer)" "$(field amount)" "$(field unit)" "$(field due)" >"$dir/$name.part"
+		method=$(printf '%s\n' "$line" | sed -n 's/.*"methods":\["\([A-Za-z0-9._:+-]*\)".*/\1/p') # the first of settlement.methods
+		printf 'from %s\nby %s\namount %s %s\ndue %s\n' "$(field peer)" "${method:-manual}" "$(field amount)" "$(field unit)" "$(field due)" >"$dir/$name.part"
 		mv "$dir/$name.part" "$dir/open/$name"
 	fi
-	printf '{"reference":"%s","pay":"%s"}\n' "$name" "$(printf %s "$account" | tr -d '"\\')"
+	for file in "$dir/open/$name" "$dir/paid/$name"; do
+		if [ -f "$file" ]; then method=$(sed -n 's/^by //p' "$file"); fi
+	done
+	printf '{"reference":"%s","method":"%s","pay":"%s"}\n' "$name" "$method" "$(printf %s "$account" | tr -d '"\\')"
 	;;
 check)
-	name=$(field reference) # a renter's own words: only plain ones are looked for, and no path
+	# With "claimed" these are a renter's own words: only plain ones are looked for, and no path. The file says from whom it must come, and how.
+	name=$(field reference)
 	case $name in '' | .*) echo '{"state":"open"}' && exit ;; esac
-	if [ -f "$dir/paid/$name" ] && [ "$(sed -n 's/^amount //p' "$dir/paid/$name")" = "$(field amount) $(field unit)" ]; then
-		echo '{"state":"paid"}'
+	amount=$(field amount)
+	want=$(printf 'from %s\nby %s\namount %s %s' "$(field peer)" "$(field method)" "$amount" "$(field unit)")
+	if [ -f "$dir/paid/$name" ] && [ "$(grep -v '^due ' "$dir/paid/$name")" = "$want" ]; then
+		printf '{"state":"paid","amount":"%s"}\n' "$amount"
 	else
 		echo '{"state":"open"}'
 	fi

@@ -51,7 +51,12 @@ func TestExample(t *testing.T) {
 	if bill.Reference != "gf-abababababababab" || bill.Method != "bank" || bill.Pay != "IBAN XX00" {
 		t.Fatalf("%+v", bill)
 	}
-	ask := rail.Request{Action: rail.Check, Key: invoice.Key, Unit: "CREDIT", Amount: "3.5", Method: "bank", Reference: bill.Reference}
+	changed := invoice
+	changed.Methods = []string{"wire"} // of the settings: the invoice stays as it was made
+	if got := twice(changed); got != bill {
+		t.Fatalf("with other settings: %+v", got)
+	}
+	ask := rail.Request{Action: rail.Check, Key: invoice.Key, Peer: invoice.Peer, Unit: "CREDIT", Amount: "3.5", Method: "bank", Reference: bill.Reference}
 	if got := twice(ask); got.State != rail.Open {
 		t.Fatalf("before it was paid: %+v", got)
 	}
@@ -65,11 +70,16 @@ func TestExample(t *testing.T) {
 		t.Fatalf("after it was sent: %+v", got)
 	}
 	move("open", "paid", bill.Reference)
-	if got := twice(ask); got.State != rail.Paid {
+	if got := twice(ask); got.State != rail.Paid || got.Amount != "3.5" {
 		t.Fatalf("after it has come: %+v", got)
 	}
 	for what, change := range map[string]func(*rail.Request){
 		"another amount": func(r *rail.Request) { r.Amount = "35" },
+		"another unit":   func(r *rail.Request) { r.Unit = "EUR" },
+		"another renter": func(r *rail.Request) { r.Peer, r.Claimed = "gfother", true },
+		"another method": func(r *rail.Request) { r.Method, r.Claimed = "wire", true },
+		"no method":      func(r *rail.Request) { r.Method = "" },
+		"a pattern":      func(r *rail.Request) { r.Method = "b.nk" },
 		"a path":         func(r *rail.Request) { r.Reference = "../paid/" + bill.Reference },
 		"the folder":     func(r *rail.Request) { r.Reference = "." },
 		"a quote":        func(r *rail.Request) { r.Reference = `x","reference":"` + bill.Reference },
