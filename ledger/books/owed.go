@@ -41,7 +41,7 @@ func (r *Reader) ShowOwed() (statement.Owed, error) {
 	return out, err
 }
 
-// showBill gives the newest invoice.
+// showBill gives the newest invoice, which may only be asked for yet, or nil if there was none.
 func (r *Reader) showBill(role ledger.Role, u money.Unit, peer identity.AccountID) (*statement.Invoice, error) {
 	b, ok, err := r.Bill(role, u, peer)
 	if err != nil || !ok {

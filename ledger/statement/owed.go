@@ -5,7 +5,7 @@ import "time"
 // Owed is the answer to GET /ledger/owed: what is owed, by counterparty, unit and direction.
 type Owed struct {
 	Owed     []Debt    `json:"owed"`
-	Troubles []Trouble `json:"troubles,omitempty" doc:"what the program of settlement.command can't do"`
+	Troubles []Trouble `json:"troubles,omitempty" doc:"steps towards a payment that do not go on by themselves: the program of settlement.command, or a peer, can't do them"`
 }
 
 // Trouble is a step towards a payment that does not go on by itself.
