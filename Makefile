@@ -13,7 +13,7 @@ VCS     := $(shell git status --porcelain >/dev/null 2>&1 && echo true || echo f
 BUILD   := -trimpath -buildvcs=$(VCS) -ldflags '-X $(MODULE)/cmd/internal/cli.stamp=$(VERSION)'
 PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 
-.PHONY: help build deps demo test lint cross nat bench soak-short soak ptx install clean
+.PHONY: help build deps demo test lint cross nat bench gpu-check soak-short soak ptx install clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -53,6 +53,20 @@ nat: deps ## trade between machines behind routers of several kinds, in network 
 
 bench: ## run the benchmarks and print the table of numbers to reach
 	@.ci/bench
+
+# What a machine needs for it is in bin/, so that one without Go and a compiler can be given the folder and run bin/gpucheck.
+gpu-check: bin/gpufaird bin/gpucheck bin/gpu.test bin/emulation.so ## check and measure this machine's NVIDIA cards in under 9 minutes, figures into docs/benchmarks; without a card it says so and ends with 0
+	@bin/gpucheck $(GPUFLAGS)
+
+bin/gpucheck: FORCE
+	CGO_ENABLED=0 $(GO) build $(BUILD) -o $@ ./cmd/internal/gpucheck
+
+bin/gpu.test: FORCE
+	CGO_ENABLED=1 $(GO) test -c -o $@ ./benchmark/gpu
+
+bin/emulation.so: $(wildcard benchmark/gpu/kernels/*) benchmark/gpu/testdata/fakecuda.cpp
+	@mkdir -p bin
+	$(CXX) -DHOST_EMU -O1 -std=c++20 -w -shared -fPIC -o $@ benchmark/gpu/testdata/fakecuda.cpp
 
 soak-short: ## the short form of the long tests: soak tests, property tests with many draws, 5,000 inputs for each fuzz target
 	@.ci/test soak properties fuzz

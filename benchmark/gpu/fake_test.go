@@ -44,6 +44,9 @@ func TestMain(m *testing.M) {
 		os.Exit(code(probe.Serve(ctx, os.Stdin, os.Stdout, Driver())))
 	case "monitor":
 		os.Exit(code(watchCard(ctx, arg)))
+	case "compare":
+		card, emulation, _ := strings.Cut(arg, " ")
+		os.Exit(code(compareCard(os.Stdout, card, emulation)))
 	}
 	os.Exit(99)
 }

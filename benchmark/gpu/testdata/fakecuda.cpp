@@ -4,15 +4,17 @@
 // The scenario is the file of fakenvml.c:
 //   cuda.cc 89, cuda.version 12080, cuda.sms 1, cuda.bus 384, cuda.total_mib 24210, cuda.free 2097152, cuda.uuid 0x1000, cuda.bus_id 1
 //   cuda.err.FUNCTION 999   the function fails;   cuda.load.sm_89 222   PTX for that target is refused
-//   cuda.wrong.KERNEL 1     a bit of every 64th byte of what the kernel wrote is turned, of all but the first, an odd number of them
+//   cuda.wrong.KERNEL 1     a bit of every 64th byte of what the kernel wrote is turned, of all but the first, an odd number of them; of a few bytes the last
 #define HOST_EMU
 #include "../kernels/bench.cu"
 
 #include <map>
 #include <string>
 typedef int R;
+static bool honest;
+extern "C" void emulate_honestly() { honest = true; } // without a scenario: what a card's results are compared with
 static long long look(const std::string &key, long long otherwise) {
-  const char *path = getenv("FAKE_NVML");
+  const char *path = honest ? 0 : getenv("FAKE_NVML");
   FILE *f = path ? fopen(path, "r") : 0;
   if (!f) return otherwise;
   char k[96];
@@ -113,7 +115,7 @@ R cuLaunchKernel(const char *name, u32 gx, u32 gy, u32 gz, u32 bx, u32 by, u32 b
   int out = -1, n = 0; // the parameter that is written; how many there are
   u32 rounds = 16;
   if (k == "mem_fill") out = 0, n = 4, f = [=] { mem_fill(P(u64 *, 0), P(u64, 1), P(u64, 2), P(u64, 3)); };
-  if (k == "mem_verify") n = 5, f = [=] { mem_verify(P(u64 *, 0), P(u64, 1), P(u64, 2), P(u64, 3), P(u64 *, 4)); };
+  if (k == "mem_verify") out = 4, n = 5, f = [=] { mem_verify(P(u64 *, 0), P(u64, 1), P(u64, 2), P(u64, 3), P(u64 *, 4)); };
   if (k == "mem_read") out = 2, n = 3, f = [=] { mem_read(P(u4 *, 0), P(u64, 1), P(u32 *, 2)); };
   if (k == "mem_write") out = 0, n = 2, f = [=] { mem_write(P(u4 *, 0), P(u64, 1), P(u32, 2)); };
   if (k == "mem_copy") out = 1, n = 3, f = [=] { mem_copy(P(u4 *, 0), P(u4 *, 1), P(u64, 2)); };
@@ -135,7 +137,7 @@ R cuLaunchKernel(const char *name, u32 gx, u32 gy, u32 gz, u32 bx, u32 by, u32 b
   static const std::string fibers_for = " sgemm bf16_gemm f16_k8_rate bf16_rate f16_rate f16acc_rate tf32_rate s8_rate e4m3_rate f64_rate ";
   launch(gx, gy, bx, f, fibers_for.find(" " + k + " ") == std::string::npos);
   if (out >= 0 && look("cuda.wrong." + k, 0))
-    for (size_t i = 71; i < memory[P(char *, out)]; i += 64) P(char *, out)[i] ^= 0x20;
+    for (size_t n = memory[P(char *, out)], i = n < 72 ? n - 1 : 71; i < n; i += 64) P(char *, out)[i] ^= 0x20;
   return 0;
 }
 }
