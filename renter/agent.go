@@ -19,6 +19,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/settle"
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/announce"
+	"github.com/gpufair/gpufair/market/negotiate"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/blob"
@@ -94,6 +95,8 @@ type Agent struct {
 	running sync.WaitGroup  // jobs
 	nudge   chan struct{}   // wakes deliver
 	landing sync.Mutex      // one copy of results at a time
+	bidding sync.Mutex      // one bid at a time is made
+	floor   *negotiate.Floor
 
 	mu      sync.Mutex
 	stopped bool                        // guarded by mu; no job starts any more
@@ -112,8 +115,12 @@ func New(d Deps, c Config) (*Agent, error) {
 			return nil, fmt.Errorf("folder of jobs: %w", err)
 		}
 	}
+	floor, err := negotiate.NewFloor(d.Network, d.Device, c.Network, d.Log)
+	if err != nil {
+		return nil, err
+	}
 	return &Agent{
-		Deps: d, conf: c, clock: monotonic, ready: make(chan struct{}), nudge: make(chan struct{}, 1), jobs: map[market.LeaseID]*job{},
+		Deps: d, conf: c, floor: floor, clock: monotonic, ready: make(chan struct{}), nudge: make(chan struct{}, 1), jobs: map[market.LeaseID]*job{},
 		parcels: map[identity.PeerID]*parcel{}, news: make(chan struct{}),
 	}, nil
 }
@@ -129,6 +136,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	err := a.goOn(ctx)
 	close(a.ready)
 	if err == nil {
+		g.Go(func() error { return a.floor.Run(ctx) })
 		g.Go(func() error { return a.deliver(ctx) })
 		g.Go(func() error { return a.tidy(ctx) })
 		err = g.Wait()

@@ -46,16 +46,22 @@ func (j *job) buy(ctx context.Context) error {
 		}
 		j.log.Info("order without an answer; asking again", "err", err)
 	}
-	if _, _, err := j.a.Delegations.Add(deal.DelegationRaw); err != nil { // for people: `peers` names the account
+	return j.keepLease(ctx, work.Sold{Lease: deal.LeaseRaw, Delegation: deal.DelegationRaw})
+}
+
+// keepLease stores a lease that the provider signed, even if it was given up meanwhile, so that the release can be checked against it.
+func (j *job) keepLease(ctx context.Context, sold work.Sold) error {
+	if _, _, err := j.a.Delegations.Add(sold.Delegation); err != nil { // for people: `peers` names the account
 		j.log.Debug("delegation of the provider not remembered", "err", err)
 	}
 	if err := j.a.Delegations.Dealt(ctx, j.offer.Account); err != nil {
 		j.log.Warn("revocations of the provider's other devices not kept", "err", err)
 	}
-	// What was bought is stored even if it was given up meanwhile, so that the release can be checked against it.
-	err := j.update(context.WithoutCancel(ctx), func(r *record) { r.Lease, r.State = deal.LeaseRaw, work.Agreed }, func(tx *books.Tx, _ *record) error {
-		_, _, err := tx.KeepDelegation(deal.DelegationRaw)
-		return err
+	err := j.update(context.WithoutCancel(ctx), func(r *record) { r.Lease, r.State = sold.Lease, work.Agreed }, func(tx *books.Tx, r *record) error {
+		if _, _, err := tx.KeepDelegation(sold.Delegation); err != nil {
+			return err
+		}
+		return r.Bid.free(tx, j.channel()) // the lane's own hold stays
 	})
 	if err != nil {
 		return err

@@ -198,7 +198,7 @@ func (j *job) most(rec record) (money.Micro, error) {
 
 // payAllowed signs for what ran under an allowance, when the provider's end comes after this side gave the lease up.
 func payAllowed(tx *books.Tx, r *record, lane books.Lane, end market.End) error {
-	segments := []meter.Segment{{Rate: r.Rate, Devices: r.Devices, Ms: end.Billable}}
+	segments := []meter.Segment{{Rate: lane.Rate, Devices: lane.Devices, Ms: end.Billable}}
 	charge, err := meter.Charge(segments)
 	if err != nil {
 		return err

@@ -54,6 +54,9 @@ func (j *job) letGo(ctx context.Context) error {
 	j.mu.Lock()
 	why := *j.giveUp
 	j.mu.Unlock()
+	if rec.Bid != nil && !rec.Bid.Won { // nothing was sold: there is no lease to release
+		return j.update(ctx, func(r *record) { r.State, r.Reason, r.Ended = work.Ended, why, time.Now().UnixMilli() }, nil)
+	}
 	if rec.Release == nil {
 		dev := j.a.Device
 		raw, err := dev.Seal(market.DomainRelease, market.Release{

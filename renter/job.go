@@ -70,7 +70,7 @@ type live struct {
 const maxUnseen = 1000 * (work.PauseUnpaid + 2*work.BeatInterval)
 
 func (a *Agent) newJob(rec record, f *files) (*job, error) {
-	accept, err := market.OpenAccept(rec.Accept)
+	accept, err := rec.order()
 	if err != nil {
 		return nil, err
 	}
@@ -191,13 +191,8 @@ func (j *job) drive(ctx context.Context) error {
 		case <-working.Done():
 		}
 	}()
-	if j.record().Lease == nil && !j.ending() {
-		if err := j.buy(working); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err() // the next process asks what became of the order
-			}
-			j.release(reasonOf(err))
-		}
+	if err := j.obtain(ctx, working); err != nil {
+		return err
 	}
 	if j.record().Lease != nil {
 		if err := j.useLease(ctx, working); err != nil {
@@ -205,6 +200,26 @@ func (j *job) drive(ctx context.Context) error {
 		}
 	}
 	return j.conclude(ctx)
+}
+
+// obtain gets the lease, at the offer's price or by the bid. Without one the job is given up; the error is ctx's.
+func (j *job) obtain(ctx, working context.Context) error {
+	var err error
+	switch rec := j.record(); {
+	case rec.Lease != nil || rec.State == work.Ended:
+		return nil
+	case rec.Bid != nil:
+		err = j.win(ctx)
+	case !j.ending():
+		err = j.buy(working)
+	}
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err() // the next process asks what became of it
+	}
+	if err != nil {
+		j.release(reasonOf(err))
+	}
+	return nil
 }
 
 // useLease runs the job under the lease until one side ends it, and brings home what it made.
@@ -312,6 +327,9 @@ func (j *job) closeFiles() {
 
 // lane names the job's lane in the ledger.
 func (j *job) lane() ledger.Lane { return ledger.Lane(j.id) }
+
+// channel names the account with the provider in the ledger.
+func (j *job) channel() ledger.Channel { return j.a.Books.Channel(j.offer.Account, j.offer.Unit) }
 
 // errBooks tells a fault of this side's ledger from one of the provider.
 func errBooks(err error) bool {

@@ -11,6 +11,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/meter"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market"
+	"github.com/gpufair/gpufair/market/auction"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p/identity"
 )
@@ -40,6 +41,13 @@ func (j *job) agree(rec record, claim money.Micro, billable uint64) (money.Micro
 	amount, segments, err := meter.Agree(claim, billable, j.meter.Segments())
 	if err != nil {
 		return 0, nil, err
+	}
+	if rec.Bid != nil && rec.Bid.Discount > 0 {
+		most, err := meter.Charge(segments)
+		if err != nil {
+			return 0, nil, err
+		}
+		amount = min(amount, auction.Discounted(most, rec.Bid.Discount))
 	}
 	amount = min(amount, rec.Budget)
 	if rec.End != nil {
@@ -263,6 +271,9 @@ func (j *job) closeLane(tx *books.Tx, r *record, c closing) error {
 		final = min(final, *lane.Final)
 	}
 	if lane, err = tx.CloseLane(j.lane(), final); err != nil {
+		return err
+	}
+	if err := r.Bid.free(tx, j.channel()); err != nil {
 		return err
 	}
 	r.Paid = lane.Amount

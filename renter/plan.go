@@ -30,6 +30,7 @@ import (
 type planned struct {
 	req    api.RunRequest
 	budget money.Micro
+	bid    money.Rate // per device-hour, in a sealed auction of the only offer; 0: buy at the price
 	needs  work.Needs
 	offers []book.Found // the first is bought, the others are tried when it is taken
 	files  *files
@@ -45,6 +46,11 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 	var err error
 	if p.budget, err = money.Parse(req.Budget); err != nil || p.budget == 0 {
 		return nil, refuse("budget %q: want an amount above 0, such as 0.5", req.Budget)
+	}
+	if req.Bid != "" {
+		if p.bid, err = money.ParseRate(req.Bid); err != nil || p.bid == 0 || req.Offer == "" {
+			return nil, refuse("bid %q: want a price above 0 such as 0.35, and an offer that it is for", req.Bid)
+		}
 	}
 	if req.Away != 0 || req.AwayMost != "" {
 		if p.away, p.awayMost, err = awayFor(req.Away, req.AwayMost); err != nil {
@@ -108,6 +114,10 @@ func alike(f, first book.Found) bool {
 
 // price works out what the run would hold and how long budget and credit last.
 func (a *Agent) price(ctx context.Context, p *planned, f book.Found) error {
+	p.plan.Offer = a.viewOffer(f)
+	if p.bid > 0 {
+		f.Lot.Price, p.plan.Bid = p.bid, p.bid.String()
+	}
 	rate, n, unit := f.Lot.Price, p.needs.Devices, f.Entry.Unit
 	hold, err := market.Hold(rate, n, f.Lot.MinTerm)
 	if err != nil {
@@ -122,7 +132,6 @@ func (a *Agent) price(ctx context.Context, p *planned, f book.Found) error {
 		return err
 	}
 	pays, lasts := money.Lasts(p.budget, rate, n), money.Lasts(credit, rate, n)
-	p.plan.Offer = a.viewOffer(f)
 	p.plan.Hold, p.plan.Budget, p.plan.Unit = hold.String(), p.budget.String(), string(unit)
 	p.plan.BudgetEnds, p.plan.CreditEnds = pays.Seconds(), lasts.Seconds()
 	p.plan.Warnings = []string{}
@@ -341,12 +350,7 @@ func (a *Agent) order(ctx context.Context, p *planned, f book.Found) (*job, erro
 	if err != nil {
 		return nil, err
 	}
-	rec := record{
-		Version: recordVersion, Offer: offer.Raw, OfferProof: offer.DelegationRaw, Needs: p.needs, Peer: offer.Device, Provider: offer.Account,
-		Spec: p.spec(), ImagePath: p.req.Image, InputPath: p.req.Input, Output: p.req.Output, Name: p.req.Name, Budget: p.budget,
-		Agreed: time.Now().UnixMilli(), Model: f.Lot.Model, Rate: f.Lot.Price, Unit: offer.Unit, Devices: p.needs.Devices,
-		Platform: offer.Terms.OS + "/" + offer.Terms.Arch, Results: resultsNone, Away: uint32(p.away / time.Second), AwayMost: p.awayMost,
-	}
+	rec := a.newRecord(p, f)
 	err = a.Books.Update(ctx, func(tx *books.Tx) error {
 		purchase, err := negotiate.Prepare(a.Device, offer, w, time.Now(), func(id market.LeaseID) ([]byte, error) {
 			return tx.Promise(books.Opening{
@@ -367,6 +371,17 @@ func (a *Agent) order(ctx context.Context, p *planned, f book.Found) (*job, erro
 		return nil, err
 	}
 	return a.newJob(rec, p.files.share())
+}
+
+// newRecord is the record of a job at the price of f's lot, that is ordered now; what was signed is missing.
+func (a *Agent) newRecord(p *planned, f book.Found) record {
+	offer := f.Entry.SealedOffer
+	return record{
+		Version: recordVersion, Offer: offer.Raw, OfferProof: offer.DelegationRaw, Needs: p.needs, Peer: offer.Device, Provider: offer.Account,
+		Spec: p.spec(), ImagePath: p.req.Image, InputPath: p.req.Input, Output: p.req.Output, Name: p.req.Name, Budget: p.budget,
+		Agreed: time.Now().UnixMilli(), Model: f.Lot.Model, Rate: f.Lot.Price, Unit: offer.Unit, Devices: p.needs.Devices,
+		Platform: offer.Terms.OS + "/" + offer.Terms.Arch, Results: resultsNone, Away: uint32(p.away / time.Second), AwayMost: p.awayMost,
+	}
 }
 
 // another reports whether a refusal is about this one offer, so that the next may do.
@@ -394,8 +409,12 @@ func (a *Agent) Submit(ctx context.Context, req api.RunRequest, send func(api.Ru
 	if err := send(api.RunEvent{Step: api.StepPlan, Plan: &p.plan}); err != nil || req.DryRun {
 		return err
 	}
+	order := a.order
+	if p.bid > 0 {
+		order = a.bidFor
+	}
 	for i, f := range p.offers {
-		j, err := a.order(ctx, p, f)
+		j, err := order(ctx, p, f)
 		if err != nil {
 			return err
 		}

@@ -67,6 +67,7 @@ type record struct {
 	AllowRefused *reason.Reason `cbor:"53,keyasint,omitempty"` // it was not taken, or could not be signed
 	Taken        money.Micro    `cbor:"54,keyasint,omitempty"` // by the newest that the provider took: it stands when a later one is refused
 	TakenUntil   int64          `cbor:"55,keyasint,omitempty"`
+	Bid          *bid           `cbor:"56,keyasint,omitempty"` // in place of Accept, if the job is to have its lease by auction
 }
 
 const recordVersion = 1

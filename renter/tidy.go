@@ -97,10 +97,15 @@ func (a *Agent) tidyLogs(kept map[string]record, now time.Time) error {
 			continue
 		}
 		h := held{dir: filepath.Join(a.conf.Dir, "jobs", d.Name()), drop: !ok}
-		if info, err := os.Stat(filepath.Join(h.dir, "log")); err == nil {
-			h.size, h.last = info.Size(), info.ModTime()
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+		for _, name := range []string{"log", transcriptName} {
+			if info, err := os.Stat(filepath.Join(h.dir, name)); err == nil {
+				h.size += info.Size()
+				if info.ModTime().After(h.last) {
+					h.last = info.ModTime()
+				}
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
 		}
 		list = append(list, h)
 	}

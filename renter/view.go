@@ -266,6 +266,8 @@ func viewOf(r record) api.Job {
 		v.Command = []string{} // the image's own
 	}
 	switch {
+	case r.Lease == nil && !r.Final && r.Bid != nil:
+		v.State = "bidding"
 	case r.Lease == nil && !r.Final:
 		v.State = "buying"
 	case r.State == work.Ended && !r.Final:
@@ -273,6 +275,9 @@ func viewOf(r record) api.Job {
 	}
 	if end, err := market.OpenEnd(r.End); r.End != nil && err == nil {
 		v.Cost, v.Seconds = min(end.Charge, r.Paid).String(), float64(end.Billable)/1000
+	}
+	if r.Bid != nil {
+		v.Auction = r.Bid.File
 	}
 	v.Away = awayOf(r)
 	if r.Exit != nil {
@@ -350,7 +355,11 @@ func (a *Agent) follow(ctx context.Context, j *job, send func(api.RunEvent) erro
 
 func failed(rec record) *api.Failed {
 	advice, _ := rec.Reason.Code.Advice()
-	return &api.Failed{Code: string(rec.Reason.Code), Detail: rec.Reason.String(), Next: advice.Renter, Paid: rec.Paid.String()}
+	f := &api.Failed{Code: string(rec.Reason.Code), Detail: rec.Reason.String(), Next: advice.Renter, Paid: rec.Paid.String()}
+	if rec.Bid != nil && rec.Bid.File != "" {
+		f.Next += "; `gpufair auction verify " + rec.Bid.File + "` works the result out again"
+	}
+	return f
 }
 
 // Signal sends a signal to a job, stops it (no signal), or gives its lease up. A job that does not run yet is given up by any of them, and

@@ -21,6 +21,9 @@ func (a *app) budget(ctx context.Context, c api.Client, f *runFlags) error {
 	if err != nil {
 		return err
 	}
+	if f.req.Bid != "" {
+		o.Price = f.req.Bid
+	}
 	amount, err := anHour(o, f.req.Devices)
 	if err != nil {
 		return err
@@ -161,6 +164,10 @@ func planLines(p api.Plan, req api.RunRequest) []string {
 		{"credit", "by the offer it lasts " + lasts(p.CreditEnds) + "; the owner may have set you another limit"},
 		{"push", files},
 		{"results", req.Output},
+	}
+	if p.Bid != "" {
+		rows[0] = [2]string{"bid", fmt.Sprintf("%s %s per device-hour, sealed, for offer %s: %s of %s", p.Bid, o.Unit, o.ID, modelOf(o), shortAccount(o.Provider))}
+		rows[3][1] += "; until the result more of your credit, so that it does not tell the bid"
 	}
 	for _, w := range p.Warnings {
 		rows = append(rows, [2]string{"beware", w})

@@ -108,6 +108,9 @@ func (f *follower) follow(ctx context.Context) error {
 func (f *follower) event(ctx context.Context, e api.RunEvent) error {
 	if e.Step == "" && e.Job != nil {
 		e.Step = api.StepBuy // stored; its first step is not told yet
+		if e.Job.State == "bidding" {
+			e.Step, e.Detail = api.StepBid, "a sealed bid is stored"
+		}
 	}
 	f.phase = max(phaseOf(e), f.phase)
 	if e.Step == api.StepPlan && f.phase == preparing {
@@ -125,7 +128,7 @@ func (f *follower) event(ctx context.Context, e api.RunEvent) error {
 		}
 		return f.PrintJSON(e)
 	}
-	if f.detached && e.Error == nil && e.Job != nil && e.Step != api.StepBuy {
+	if f.detached && e.Error == nil && e.Job != nil && e.Step != api.StepBuy && e.Step != api.StepBid {
 		f.leave = true
 		return nil
 	}
@@ -142,14 +145,20 @@ func (f *follower) tell(e api.RunEvent) {
 	if e.Job != nil {
 		f.tellState(*e.Job)
 	}
-	if e.Step == f.step || f.JSON {
+	step := e.Step
+	if step == api.StepBid {
+		step += e.Detail // an auction has steps of its own
+	}
+	if step == f.step || f.JSON {
 		return
 	}
-	f.step = e.Step
+	f.step = step
 	switch {
 	case e.Job == nil:
 	case e.Step == api.StepBuy:
 		f.Note("gpufair: buying from %s", shortAccount(e.Job.Provider))
+	case e.Step == api.StepBid:
+		f.Note("gpufair: job %s: %s", shortID(e.Job.ID), cli.Clean(e.Detail))
 	case e.Step == api.StepLease:
 		f.Note("gpufair: job %s: both have signed", shortID(e.Job.ID))
 	case e.Step == api.StepPush:

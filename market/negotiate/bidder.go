@@ -94,6 +94,7 @@ type Bidder struct {
 	included  bool
 	witnesses map[identity.PeerID]bool
 	others    int    // participants besides this one that it knows of
+	sought    bool   // it asked for the Seal
 	opened    bool   // it asked to send its opening
 	acked     []byte // the seller's receipt for the opening
 	report    *auction.Report
@@ -269,9 +270,10 @@ func (b *Bidder) Next(now time.Time) (ask []Ask, again time.Time) {
 		}
 	case b.acked == nil && (!b.included || b.open.TakesOpening(now.Sub(b.sealedAt)) == nil):
 		ask = []Ask{FetchSeal}
-		if sinceOpen > b.open.SealAfter()+b.open.RevealFor() {
+		if b.sought && sinceOpen > b.open.SealAfter()+b.open.RevealFor() {
 			ask = append(ask, FetchAward) // it missed the Seal, or the proof: what is left may be to learn what became of the hold
 		}
+		b.sought = true // once alone: a bidder that is back late shows its bid before the result ends all
 	default:
 		ask = []Ask{FetchAward}
 	}

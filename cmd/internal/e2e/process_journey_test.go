@@ -25,6 +25,7 @@ func TestPrograms(t *testing.T) {
 		"provider is back": providerBack,
 		"provider is away": providerAway,
 		"agent is killed":  agentKilled,
+		"sealed bid":       sealedBid,
 		"interrupts":       interrupts,
 		"containerd":       containerdGone,
 		"refusals":         refusals,

@@ -123,6 +123,7 @@ type RunRequest struct {
 	Query    string            `json:"query,omitempty" doc:"which offer; the cheapest that matches"`
 	Order    string            `json:"order,omitempty"`
 	Offer    string            `json:"offer,omitempty" doc:"an offer's id, in place of a query"`
+	Bid      string            `json:"bid,omitempty" doc:"per device-hour: bid so much in a sealed auction of the offer, in place of buying at its price"`
 	Devices  int               `json:"devices,omitempty" doc:"0: 1"`
 	Memory   uint64            `json:"memory_mib,omitempty"`
 	Term     int               `json:"term_s,omitempty" doc:"at most so long; 0: as long as the budget pays, within the offer's longest"`
@@ -139,6 +140,7 @@ type RunRequest struct {
 type Plan struct {
 	Offer      Offer    `json:"offer"`
 	Hold       string   `json:"hold" doc:"rate x minimum term, held on credit"`
+	Bid        string   `json:"bid,omitempty" doc:"per device-hour, where the offer is to be got by a sealed bid"`
 	Budget     string   `json:"budget"`
 	Unit       string   `json:"unit"`
 	BudgetEnds float64  `json:"budget_ends_s" doc:"seconds that the budget pays for"`
@@ -152,6 +154,7 @@ type Plan struct {
 const (
 	StepPlan    = "plan"    // offer chosen: Plan is set
 	StepBuy     = "buy"     // Accept is being sent: from here on something may be held
+	StepBid     = "bid"     // in place of buy: a sealed bid is held and on its way; Detail says how far
 	StepLease   = "lease"   // both have signed
 	StepPush    = "push"    // image and inputs
 	StepStart   = "start"   // the container starts
@@ -183,7 +186,7 @@ type Failed struct {
 type Job struct {
 	ID        string     `json:"id" doc:"the lease's id"`
 	Name      string     `json:"name,omitempty"`
-	State     string     `json:"state" enum:"buying,agreed,preparing,running,paused,stopping,fetching,ended"`
+	State     string     `json:"state" enum:"buying,bidding,agreed,preparing,running,paused,stopping,fetching,ended"`
 	Reason    string     `json:"reason,omitempty"`
 	Detail    string     `json:"detail,omitempty"`
 	Provider  string     `json:"provider" doc:"account"`
@@ -208,6 +211,7 @@ type Job struct {
 	LastBeat  *time.Time `json:"last_beat,omitempty"`
 	Away      *Away      `json:"away,omitempty" doc:"the allowance for this side's absence"`
 	Doubt     string     `json:"doubt,omitempty" doc:"what the provider's own records contradict"`
+	Auction   string     `json:"auction,omitempty" doc:"file of the auction that the job bid in: gpufair auction verify"`
 }
 
 // Away is an allowance: what the provider may meter while this side is not there.
