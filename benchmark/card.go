@@ -81,4 +81,5 @@ type GPUs struct {
 	WSL2    bool     `json:"wsl2,omitempty"`   // Windows has the card: no utilisation, no ECC, no process list on many drivers
 	Cards   []GPU    `json:"cards"`
 	Problem *Problem `json:"problem,omitempty"` // why there are no cards, if there is a reason
+	Compute *Problem `json:"compute,omitempty"` // why no kernel can run although there are cards
 }

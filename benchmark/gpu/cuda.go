@@ -3,6 +3,7 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -24,8 +25,10 @@ const (
 	cudaInvalidPTX     = 218
 	cudaNoJIT          = 221
 	cudaUnsupportedPTX = 222
+	cudaOS             = 304
 	cudaSystemMismatch = 803
 	cudaCompatMismatch = 804
+	cudaUnknown        = 999
 )
 
 // The attributes of a device (cuda.h, CUdevice_attribute) that are asked for.
@@ -101,6 +104,27 @@ func openCUDA() (*cuda, error) {
 	return c, nil
 }
 
+// jitLibrary is what the driver compiles kernels with. Debian has it in a package of its own.
+const jitLibrary = "libnvidia-ptxjitcompiler.so.1"
+
+// compute is why no kernel can run on any card; nil if nothing is in the way. No context is made, so that no card's memory is taken.
+func compute() *benchmark.Problem {
+	_, err := openCUDA()
+	if err == nil {
+		jit, missing := purego.Dlopen(jitLibrary, purego.RTLD_LAZY|purego.RTLD_LOCAL)
+		if missing == nil {
+			_ = purego.Dlclose(jit) // the process ends next: nothing to do about it
+			return nil
+		}
+		err = cudaProblem(&cudaError{"dlopen " + jitLibrary, cudaNoJIT, "not found"})
+	}
+	var p *benchmark.Problem
+	if errors.As(err, &p) {
+		return p
+	}
+	return &benchmark.Problem{Code: "cuda_error", Text: "the CUDA driver does not start: " + err.Error(), Advice: "see what nvidia-smi and dmesg say, then reboot"}
+}
+
 // cudaProblem puts the errors of starting the driver API into words for an owner.
 func cudaProblem(err error) error {
 	e, ok := err.(*cudaError)
@@ -116,6 +140,9 @@ func cudaProblem(err error) error {
 	case cudaCompatMismatch:
 		p.Code, p.Text = "cuda_compat", "a compat version of "+cudaLibrary+" shadows the driver's own, and this card does not run with it"
 		p.Advice = "take its folder (…/compat) out of LD_LIBRARY_PATH and /etc/ld.so.conf.d"
+	case cudaUnknown, cudaOS: // what cuInit says where it can't open /dev/nvidia-uvm
+		p.Code, p.Text = "no_uvm", "the CUDA driver does not start ("+err.Error()+"), as where /dev/nvidia-uvm is missing or closed to this user"
+		p.Advice = "run modprobe nvidia-uvm and nvidia-modprobe -u -c=0 as root; in a container pass /dev/nvidia-uvm in; then see dmesg"
 	case cudaNoJIT:
 		p.Code, p.Text, p.Advice = "no_jit", "NVIDIA's compiler for kernels is not installed", "apt install libnvidia-ptxjitcompiler1"
 	}

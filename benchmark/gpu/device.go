@@ -64,7 +64,7 @@ func open(uuid string) (suite.Device, error) {
 // OpenCard makes the card of uuid a device. It is refused when it has a problem, is in use, is split into MIG slices, or when NVML and
 // CUDA disagree about it.
 func OpenCard(uuid string) (*Card, error) {
-	g := detect()
+	g := list()
 	if g.Problem != nil {
 		return nil, g.Problem
 	}

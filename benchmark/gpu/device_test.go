@@ -31,7 +31,8 @@ func compileKernels(args ...string) error {
 
 var buildBoth = sync.OnceValues(func() (dir string, err error) {
 	dir = filepath.Join(built, "both")
-	return dir, errors.Join(compileNVML(dir), compileKernels("-shared", "-fPIC", "-o", filepath.Join(dir, cudaLibrary), "testdata/fakecuda.cpp"))
+	err = compile("cc", "-shared", "-o", filepath.Join(dir, jitLibrary), "-xc", "/dev/null")
+	return dir, errors.Join(err, compileNVML(dir), compileKernels("-shared", "-fPIC", "-o", filepath.Join(dir, cudaLibrary), "testdata/fakecuda.cpp"))
 })
 
 // newCardFake is a machine with both libraries of the driver; CUDA's computes.

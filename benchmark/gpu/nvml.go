@@ -4,7 +4,6 @@ package gpu
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -73,18 +72,26 @@ func call[T any](d driver, symbol string, ask func() (T, nvml.Return)) (T, nvml.
 }
 
 func detect() benchmark.GPUs {
+	g := list()
+	if g.Problem == nil && len(g.Cards) > 0 {
+		g.Compute = compute()
+	}
+	if g.WSL2 {
+		underWindows(g.Problem)
+		underWindows(g.Compute)
+	}
+	return g
+}
+
+// list asks NVML alone.
+func list() benchmark.GPUs {
 	d, p := openDriver()
 	if p != nil {
+		sysfs("/sys").explain(p)
 		return benchmark.GPUs{Problem: p, WSL2: wsl2()}
 	}
 	defer d.close()
 	return d.cards()
-}
-
-// wsl2 reports whether this Linux is one inside Windows.
-func wsl2() bool {
-	_, err := os.Stat("/dev/dxg")
-	return err == nil
 }
 
 func (d driver) cards() benchmark.GPUs {

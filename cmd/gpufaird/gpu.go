@@ -36,6 +36,9 @@ func gpuFindings(g benchmark.GPUs) []local.Check {
 		out = append(out, wire.Finding(wire.LevelNote, "gpu",
 			fmt.Sprintf("%s shown by driver %s; %s", cli.Count(len(g.Cards), "card"), g.Driver, gpuNotYet), ""))
 	}
+	if g.Compute != nil {
+		out = append(out, wire.Finding(wire.LevelWarn, "gpu", "no kernel can run: "+g.Compute.Text, g.Compute.Advice))
+	}
 	if g.WSL2 {
 		out = append(out, wire.Finding(wire.LevelNote, "gpu", "this is WSL2: Windows has the card, and its driver tells neither its load nor its processes here",
 			"install Linux itself for a card that strangers rent"))

@@ -64,6 +64,15 @@ func TestDoctorOnDrivers(t *testing.T) {
 	if len(got) != 2 || got[0].Level != wire.LevelWarn || !strings.Contains(got[1].Detail, "WSL2") {
 		t.Errorf("%+v", got)
 	}
+	got = gpuFindings(benchmark.GPUs{Cards: []benchmark.GPU{healthyCard()}, Compute: &benchmark.Problem{Code: "no_jit", Text: "no compiler", Advice: "apt install it"}})
+	if len(got) != 3 || got[1].Level != wire.LevelWarn || !strings.Contains(got[1].Detail, "no compiler") || got[1].Next != "apt install it" {
+		t.Errorf("%+v", got)
+	}
+	for code, level := range map[string]string{"no_library": wire.LevelNote, "not_installed": wire.LevelWarn} {
+		if got := gpuFindings(benchmark.GPUs{Problem: &benchmark.Problem{Code: code}}); len(got) != 1 || got[0].Level != level {
+			t.Errorf("%s: %+v", code, got)
+		}
+	}
 	got = gpuFindings(benchmark.GPUs{Driver: "580.1", Cards: []benchmark.GPU{healthyCard()}})
 	if len(got) != 2 || !slices.ContainsFunc(got, func(c local.Check) bool { return strings.Contains(c.Detail, gpuNotYet) }) {
 		t.Errorf("%+v", got)
