@@ -53,7 +53,7 @@ func TestPhaseOf(t *testing.T) {
 	running, fetch := &api.Job{State: "running"}, &api.Job{State: "fetching"}
 	for want, events := range map[phase][]api.RunEvent{
 		planning:  {{Step: api.StepPlan}, {}},
-		preparing: {{Step: api.StepBuy}, {Step: api.StepLease}, {Step: api.StepPush}, {Step: api.StepStart, Job: &api.Job{State: "preparing"}}},
+		preparing: {{Step: api.StepBuy}, {Step: api.StepBid}, {Step: api.StepLease}, {Step: api.StepPush}, {Step: api.StepStart, Job: &api.Job{State: "preparing"}}},
 		working:   {{Step: api.StepRunning, Job: running}},
 		fetching:  {{Step: api.StepFetch}, {Step: api.StepStart, Job: fetch}},
 		over:      {{Step: api.StepDone, Job: fetch}},
@@ -207,6 +207,14 @@ func endings() map[string]scene {
 				p.finish(aJob())
 			},
 			errs: []string{"buying from gfprovider", "both have signed", "warning\n", "ran 1 m 1 s, cost 0.25 of 1 CREDIT, exit 0; results in /o"},
+		},
+		"a sealed bid": {
+			play: func(p *played) {
+				p.step("", "bidding")
+				p.step(api.StepLease, "agreed")
+				p.finish(aJob())
+			},
+			errs: []string{"job abababababab: a sealed bid is stored", "both have signed"},
 		},
 		"the job's code": {
 			play: func(p *played) { p.finish(altered(func(j *api.Job) { j.Exit.Code = 42 })) }, code: 42, errs: []string{"exit 42"},
@@ -387,6 +395,7 @@ func TestDetached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := play(t, true, false)
 		p.step(api.StepBuy, "buying")
+		p.step(api.StepBid, "bidding")
 		if p.ended {
 			t.Fatal("left before both had signed")
 		}

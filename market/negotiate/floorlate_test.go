@@ -2,13 +2,18 @@ package negotiate_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market/auction"
+	"github.com/gpufair/gpufair/market/markettest"
+	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/identity"
+	"github.com/gpufair/gpufair/p2p/p2ptest"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
 
@@ -70,6 +75,59 @@ func TestLateOpeningIsInTheFile(t *testing.T) {
 		if err != nil || len(file.Shown) != 2 {
 			t.Errorf("%d openings are in the file: %v", len(file.Shown), err)
 		}
+		f.ends()
+	})
+}
+
+// TestRevealBeginsAnew: the window that a seller begins anew after a restart stays, although its disk then fails once.
+func TestRevealBeginsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFair(t)
+		b := f.joins()
+		f.net.Mesh()
+		synctest.Wait()
+		until := time.Now().Add(51 * time.Second) // a second after the seller is back
+		f.book.fail = func(what string) error {
+			if what == "show" && time.Now().Before(until) {
+				return errors.New("the disk is full")
+			}
+			return nil
+		}
+		f.playAll([]*bidder{b}, []time.Duration{30 * time.Second}, 20*time.Second)
+		if checkSame(t, []*bidder{b}) != 1 {
+			t.Error("the bid was not counted")
+		}
+		f.ends()
+	})
+}
+
+// TestStartOfAnAuction: a seller's word puts it no further back than what a commit may take, whatever it says.
+func TestStartOfAnAuction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFair(t)
+		b, liar := f.joins(), p2ptest.Device(t)
+		node := f.net.Join(liar)
+		o := markettest.Offer(liar, 1, time.Now())
+		o.Addrs = node.Addrs()
+		offer := markettest.Sealed(t, liar, o)
+		open := markettest.Seal(t, liar, auction.DomainOpen, auction.Open{
+			Header: liar.Header(auction.Version), Delegation: liar.DelegationHash(), Offer: offer.Hash, Lot: 1, K: 1, MinTerm: 300, MaxTerm: 3600,
+			Unit: money.Credit, Reserve: 200_000, Mode: auction.First, Commit: auction.DefaultCommit, Grace: auction.DefaultGrace,
+			Reveal: auction.DefaultReveal, Decline: auction.DefaultDecline, Rules: auction.RulesVersion, Nonce: wire.Hash{1},
+		})
+		node.Handle(p2p.ProtocolID("test", "auction"), p2p.Limits{}, p2p.Answer(4<<10, func(context.Context, identity.PeerID, map[int]any) (map[int]any, error) {
+			return map[int]any{1: open, 2: liar.Delegation(), 8: uint64(1) << 62}, nil
+		}))
+		f.net.Mesh()
+		synctest.Wait()
+		called, err := b.floor.Call(t.Context(), offer, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if age := time.Since(called.Since); age != called.Open.SealAfter() {
+			t.Errorf("it began %v ago", age)
+		}
+		node.Close()
 		f.ends()
 	})
 }
