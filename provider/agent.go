@@ -101,6 +101,7 @@ type Agent struct {
 	pause      pauseRecord                      // guarded by mu
 	sandbox    RuntimeInfo                      // guarded by mu; empty: the runtime does not answer
 	why        string                           // guarded by mu; why nothing is offered
+	short      map[wire.Hash]string             // guarded by mu; why a device's lease has no room on disk; not there: it has
 	refuses    string                           // guarded by mu; why the store takes no writes; empty: it does, or the ledger is read-only
 	news       chan struct{}                    // guarded by mu; closed at each change
 	wanted     map[market.LeaseID]string        // guarded by mu; digests of images that open leases name

@@ -35,6 +35,8 @@ type Config struct {
 	Egress   Egress       // what the network of jobs reaches; zero: nothing
 	Credit   CreditConfig // zero fields: the defaults of spec/ledger.md
 	LogBytes int64        // of one job's output that is kept; the oldest is dropped beyond
+	// DiskReserve is how many bytes stay free where leases lie, beside what they may take: with less nothing is sold.
+	DiskReserve int64
 	// Unanswered is how many leases of one account may go unacknowledged in ten minutes; 0: DefaultUnanswered.
 	Unanswered int
 	Auction    AuctionConfig
@@ -107,6 +109,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%w: %d devices on offer, at most %d fit an offer", ErrConfig, len(c.Lots), market.MaxLots)
 	case c.LogBytes < 64<<10:
 		return fmt.Errorf("%w: log bytes %d: want 64 KiB or more", ErrConfig, c.LogBytes)
+	case c.DiskReserve < 0 || c.DiskReserve > maxMiB<<20:
+		return fmt.Errorf("%w: disk reserve of %d bytes: want 0 to 64 TiB", ErrConfig, c.DiskReserve)
 	case c.Unanswered < 0 || c.Unanswered > 1000:
 		return fmt.Errorf("%w: %d unanswered leases: want 1 to 1000", ErrConfig, c.Unanswered)
 	case len(c.Methods) == 0:

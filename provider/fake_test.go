@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/gpufair/gpufair/ledger/kv"
@@ -235,6 +236,12 @@ type fakeMounts struct {
 
 func (m *fakeMounts) Info(context.Context) (MountsInfo, error) {
 	return MountsInfo{Disk: DiskPlain}, nil
+}
+
+func (m *fakeMounts) Free(context.Context) (int64, error) {
+	var st syscall.Statfs_t
+	err := syscall.Statfs(m.dir, &st)
+	return int64(st.Bavail) * st.Bsize, err
 }
 
 func (m *fakeMounts) Make(_ context.Context, req MountRequest) (Folders, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpufair/gpufair/ledger/books"
@@ -32,6 +33,8 @@ type keeper struct {
 	asks chan func() // to be run by the keeper's goroutine
 	done chan struct{}
 	over chan struct{} // closed when the job is gone and its log complete
+
+	onDisk atomic.Int64 // bytes that the lease's disk held when it was last counted
 
 	mu   sync.Mutex
 	seen snapshot // guarded by mu; how the lease stands, for whoever must not wait
@@ -399,6 +402,7 @@ func (k *keeper) overDisk(ctx context.Context) string {
 	disk, err := k.a.mounts.Usage(ctx, k.id.String())
 	rec := k.look().rec
 	limit := rec.diskBytes()
+	k.onDisk.Store(disk.Bytes)
 	switch {
 	case err != nil && !errors.Is(err, ErrNotFound) && ctx.Err() == nil:
 		k.log.Warn("disk of the job not counted", "err", err)

@@ -59,13 +59,14 @@ func (a *Agent) nextTurn(now time.Time) time.Duration {
 	return wait
 }
 
-// watchRuntime notes whether jobs could be started and recorded.
+// watchRuntime notes whether jobs could be started, recorded and given their disk.
 func (a *Agent) watchRuntime(ctx context.Context) error {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
 		a.lookAtRuntime(ctx)
 		a.lookAtStore(ctx)
+		a.lookAtDisk(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -147,13 +148,22 @@ func (a *Agent) compose(now time.Time) (market.Offer, string) {
 			Stranger: limits.Stranger, StrangersTotal: limits.StrangersTotal, KnownPercent: limits.KnownPercent, KnownCap: limits.KnownCap,
 		},
 	}
+	full := "" // why none of them can be had for lack of disk
+	short := 0
 	for i, lot := range a.conf.Lots {
 		if p, ok := a.passports[lot.Device]; ok && p.Valid(now) == nil {
 			o.Lots = append(o.Lots, a.lotOf(uint8(i+1), lot, p))
+			if why := a.short[lot.Device]; why != "" {
+				full = why
+				short++
+			}
 		}
 	}
-	if len(o.Lots) == 0 {
+	switch len(o.Lots) {
+	case 0:
 		return market.Offer{}, "no device is measured yet"
+	case short:
+		return market.Offer{}, full + makeRoom
 	}
 	return o, ""
 }
@@ -174,7 +184,7 @@ func (a *Agent) lotOf(id uint8, lot Lot, p benchmark.Passport) market.Lot {
 	figures := p.Figures()
 	return market.Lot{
 		ID: id, Kind: market.Kind(p.Kind), Model: p.Model, Driver: p.Driver,
-		Slots: []market.Slot{{Device: lot.Device, Free: known && state.Available()}},
+		Slots: []market.Slot{{Device: lot.Device, Free: known && state.Available() && a.short[lot.Device] == ""}},
 		Cores: uint32(len(lot.Cores)), MemoryMiB: lot.MemoryMiB, DiskMiB: lot.DiskMiB, Price: lot.Price, Prepare: lot.Prepare,
 		MinTerm: uint32(lot.MinTerm / time.Second), MaxTerm: uint32(lot.MaxTerm / time.Second),
 		Passport: identity.Hash(a.rawPass[lot.Device]), Figures: figures[:min(len(figures), market.MaxFigures)],

@@ -194,6 +194,8 @@ type Traffic struct {
 type Mounts interface {
 	// Info says what disks leases get here, and what is left for more of them.
 	Info(ctx context.Context) (MountsInfo, error)
+	// Free is how many bytes there are for more, on the file system of the folders.
+	Free(ctx context.Context) (int64, error)
 	// Make gives the lease its folders, on a disk of the kind that Info says. One that is not whole, or was lost with a reboot, is made anew.
 	Make(ctx context.Context, req MountRequest) (Folders, error)
 	// Usage counts what the job has written so far, so that a lease over its disk can be ended.

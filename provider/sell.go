@@ -40,6 +40,7 @@ func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
 	if err := a.notRevoked(s.Delegation); err != nil {
 		return nil, err
 	}
+	a.lookAtDisk(ctx)
 	if err := a.mayServe(s.Accept.Account, devices, s.Accept.Use); err != nil {
 		return nil, err
 	}
@@ -117,6 +118,9 @@ func (a *Agent) mayServe(account identity.AccountID, devices []wire.Hash, use wi
 		lot, ok := a.conf.lot(d)
 		if !ok {
 			return reason.Errorf(reason.OfferUnknown, "device %s is no longer on offer", d.Short())
+		}
+		if why := a.short[d]; why != "" {
+			return reason.Errorf(reason.DiskFull, "%s", why)
 		}
 		for _, k := range a.keepers {
 			if rec := k.look().rec; slices.ContainsFunc(lot.Cores, func(c int) bool { return slices.Contains(rec.Cores, c) }) &&

@@ -35,6 +35,7 @@ func (a *Agent) Status(ctx context.Context) (api.Status, error) {
 		Peers: len(a.net.Peers()), Devices: a.Devices(), Leases: leases, Warnings: []string{},
 	}
 	a.lookAtStore(ctx)
+	a.lookAtDisk(ctx)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.Network = a.conf.Network
@@ -67,6 +68,12 @@ func (a *Agent) state(s *api.Status, now time.Time) {
 	case a.why != "":
 		s.State = api.Stuck
 		s.Warnings = append(s.Warnings, "nothing is offered: "+a.why)
+	default:
+		for _, lot := range a.conf.Lots {
+			if why := a.short[lot.Device]; why != "" {
+				s.Warnings = append(s.Warnings, "device "+lot.Device.Short()+" is not offered: "+why+makeRoom)
+			}
+		}
 	}
 }
 
@@ -102,6 +109,8 @@ func (a *Agent) Devices() []api.Device {
 			v.State, v.Detail = api.DeviceLeased, state.Lease.Short()
 		case known && state.Blocked != "":
 			v.Detail = state.Blocked
+		case a.short[d.Hash] != "":
+			v.Detail = a.short[d.Hash] + makeRoom
 		default:
 			v.State = api.DeviceFree
 		}

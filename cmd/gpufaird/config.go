@@ -29,6 +29,7 @@ type config struct {
 	Locks    string     `toml:"locks" comment:"folder of the machine-wide locks on cores and cards; the same for all daemons of a machine"`
 	Region   string     `toml:"region" comment:"where the machine stands, as renters search for it: eu-north, Berlin …"`
 	Unit     money.Unit `toml:"unit" comment:"what prices are in"`
+	Reserve  cli.Size   `toml:"disk_reserve" comment:"of the disk of state that stays free beside what leases may take, for their images and inputs and for you; with less no lease is sold"`
 
 	Serve      serveConfig       `toml:"serve" comment:"Whom to serve. Until the sandbox is hard enough for strangers, only accounts that stand here get anything"`
 	Auction    auctionConfig     `toml:"auction" comment:"How devices that have a reserve are sold by sealed bids: docs/auctions.md"`
@@ -141,7 +142,7 @@ Whom you serve stands under [serve]. Without an account there nothing is offered
 func defaults() config {
 	known := uint32(50)
 	return config{
-		NetConfig: wire.DefaultNet(), Announce: []string{}, Locks: lock.DefaultDir, Unit: money.Credit,
+		NetConfig: wire.DefaultNet(), Announce: []string{}, Locks: lock.DefaultDir, Unit: money.Credit, Reserve: 2 << 30,
 		Serve: serveConfig{Accounts: []identity.AccountID{}, Unanswered: provider.DefaultUnanswered},
 		Auction: auctionConfig{
 			Mode: auction.First, Bond: 100, Commit: cli.Duration(auction.DefaultCommit * time.Second), Reveal: cli.Duration(auction.DefaultReveal * time.Second),
@@ -183,6 +184,9 @@ func (c *config) Validate() error {
 	}
 	if c.Terms.LogSize < 64<<10 {
 		bad("terms.log_size", "%v: want 64KiB or more", c.Terms.LogSize)
+	}
+	if c.Reserve > 64<<40 {
+		bad("disk_reserve", "%v: want at most 64TiB", c.Reserve)
 	}
 	if c.Runtime.Inbox < 64<<20 {
 		bad("runtime.inbox", "%v: want 64MiB or more", c.Runtime.Inbox)
@@ -320,7 +324,7 @@ func (c *config) provider(machine benchmark.MachineID) (provider.Config, error) 
 	out := provider.Config{
 		Network: c.Network, Unit: c.Unit, Region: c.Region, Accounts: c.Serve.Accounts, Unanswered: c.Serve.Unanswered, Notice: c.Terms.Notice.Std(),
 		Reclaim: c.Terms.Reclaim.Std(), DueDays: c.Settlement.DueDays, Methods: c.Settlement.Methods, UseTerms: c.Terms.Use, Credit: credit,
-		LogBytes: int64(c.Terms.LogSize), Egress: c.Egress.provider(), Addrs: c.Announce, Auction: c.auction(),
+		LogBytes: int64(c.Terms.LogSize), DiskReserve: int64(c.Reserve), Egress: c.Egress.provider(), Addrs: c.Announce, Auction: c.auction(),
 	}
 	for _, d := range c.CPU {
 		lot := provider.Lot{

@@ -22,6 +22,7 @@ import (
 const everything = `
 network = "trial"
 region = "Berlin"
+disk_reserve = "3GiB"
 announce = ["/ip4/192.0.2.7/tcp/4701"]
 [serve]
 accounts = ["ACCOUNT"]
@@ -69,7 +70,7 @@ func TestConfig(t *testing.T) {
 	want := provider.Config{
 		Network: "trial", Unit: "CREDIT", Region: "Berlin", Accounts: []identity.AccountID{account}, Unanswered: provider.DefaultUnanswered, Notice: 5 * time.Second,
 		Reclaim: 2 * time.Minute, DueDays: 7, Methods: []string{"manual", "bank"}, UseTerms: "be kind",
-		Credit: provider.CreditConfig{Stranger: &stranger, KnownPercent: &percent}, LogBytes: 1 << 20, Addrs: []string{"/ip4/192.0.2.7/tcp/4701"},
+		Credit: provider.CreditConfig{Stranger: &stranger, KnownPercent: &percent}, LogBytes: 1 << 20, DiskReserve: 3 << 30, Addrs: []string{"/ip4/192.0.2.7/tcp/4701"},
 		Auction: provider.AuctionConfig{Mode: "kplus1", Bond: 100, Commit: 30 * time.Second, Reveal: 10 * time.Second},
 		Lots: []provider.Lot{{
 			Device: benchmark.CPUDevice(machine, benchmark.Cores{0, 1, 3}), Price: 250_000, Prepare: 50_000, Reserve: 100_000, MinTerm: time.Minute,

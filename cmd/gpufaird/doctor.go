@@ -208,8 +208,10 @@ func (d *daemon) checks(ctx context.Context) []local.Check {
 			out = append(out, wire.Check(name, "%s: %s", v.Model, v.State))
 		case v.Kind == "gpu":
 			out = append(out, wire.Finding(wire.LevelNote, name, v.Model+": "+v.Detail, ""))
-		default:
+		case v.MeasuredAt == nil:
 			out = append(out, wire.Finding(wire.LevelWarn, name, v.Model+": not offered: "+v.Detail, "gpufaird benchmark measures it"))
+		default:
+			out = append(out, wire.Finding(wire.LevelWarn, name, v.Model+": not offered: "+v.Detail, ""))
 		}
 	}
 	offers := d.agent.Offers()

@@ -46,7 +46,7 @@ var advice = map[Code]Advice{
 		"use another device of the account, or link this one again with the power it needs", "link the device again with the power it needs",
 	},
 	RuntimeDown:       {"the provider's container runtime does not answer", "take another offer", "run `gpufaird doctor`"},
-	DiskFull:          {"the provider's disk is at its high-water mark", "take another offer", "free disk space, or raise the mark"},
+	DiskFull:          {"the provider's disk is at its high-water mark", "take another offer", "free disk space, or lower `disk_reserve` in the settings"},
 	ResourcesExceeded: {"the job asks for more than the lot has", "lower what the job asks for, or search for a larger lot", nothing},
 	NotPreparing:      {"the lease is in another state than the request assumes", "look at `gpufair ps`", nothing},
 	ClockSkew:         {"a message's time is more than 10 minutes off", "set this machine's clock", "set this machine's clock"},

@@ -162,6 +162,10 @@ func (m mountsClient) Info(ctx context.Context) (provider.MountsInfo, error) {
 	return ask[provider.MountsInfo](ctx, m.c, "mounts.info", nil, nil)
 }
 
+func (m mountsClient) Free(ctx context.Context) (int64, error) {
+	return ask[int64](ctx, m.c, "mounts.free", nil, nil)
+}
+
 func (m mountsClient) Make(ctx context.Context, req provider.MountRequest) (provider.Folders, error) {
 	return ask[provider.Folders](ctx, m.c, "mounts.make", req, nil)
 }

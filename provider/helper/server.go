@@ -176,6 +176,7 @@ func (s *Server) handlers() map[string]handler {
 		"network.unwire":       act(s.Network.Unwire),
 		"network.list":         get(s.Network.List),
 		"mounts.info":          get(s.Mounts.Info),
+		"mounts.free":          get(s.Mounts.Free),
 		"mounts.make":          with(s.Mounts.Make),
 		"mounts.usage":         with(s.Mounts.Usage),
 		"mounts.remove":        with(s.Mounts.Remove),

@@ -275,6 +275,15 @@ func (m *Mounts) Info(ctx context.Context) (provider.MountsInfo, error) {
 	return provider.MountsInfo{Disk: kind, Why: m.why}, nil
 }
 
+// Free implements provider.Mounts. What only root may use is not counted.
+func (m *Mounts) Free(context.Context) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(m.path, &st); err != nil {
+		return 0, fmt.Errorf("free space of %s: %w", m.path, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
 func (m *Mounts) mkdir(dir string, mode fs.FileMode) error {
 	if err := m.root.Mkdir(dir, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err

@@ -205,6 +205,9 @@ func (r Rig) folders(t *testing.T) {
 	if info, err := r.Mounts.Info(ctx); err != nil || info.Disk == "" {
 		t.Fatalf("info: %+v, %v", info, err)
 	}
+	if free, err := r.Mounts.Free(ctx); err != nil || free <= 0 {
+		t.Fatalf("free: %d, %v", free, err)
+	}
 	first, err := r.Mounts.Make(ctx, req)
 	if err != nil {
 		t.Fatal(err)
