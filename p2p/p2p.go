@@ -142,6 +142,16 @@ type Finder interface {
 	Peers() []PeerInfo
 }
 
+// Index finds the members of the network where gossip does not reach: public machines keep word of those that left it. Nobody signed what it
+// says, so it is a hint and no more: a dial proves who is there, and signatures what they offer. Safe for concurrent use.
+type Index interface {
+	// LeaveWord says that this machine offers something, to those who keep the index. It is kept for an hour and a bit, and may be lost: repeat
+	// it. The error is for the case that nobody was there to tell.
+	LeaveWord(ctx context.Context) error
+	// FindWords gives up to limit machines that left word, this one not among them; none where nobody answers before ctx ends.
+	FindWords(ctx context.Context, limit int) []PeerAddr
+}
+
 // Verdict is what a validator thinks of a message.
 type Verdict int
 

@@ -18,6 +18,7 @@ import (
 	"github.com/gpufair/gpufair/market/announce"
 	"github.com/gpufair/gpufair/market/book"
 	"github.com/gpufair/gpufair/market/markettest"
+	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/p2ptest"
 	"github.com/gpufair/gpufair/renter/control/api"
 )
@@ -52,6 +53,49 @@ func shows(t *testing.T, a *Agent, q string, _ int) bool {
 		}
 	}
 	return len(res.Offers) > 0
+}
+
+// wordOf is an index in which one machine left word.
+type wordOf p2p.PeerAddr
+
+func (wordOf) LeaveWord(context.Context) error { return nil }
+func (w wordOf) FindWords(context.Context, int) []p2p.PeerAddr {
+	return []p2p.PeerAddr{p2p.PeerAddr(w)}
+}
+
+// TestSearchAsksTheIndex: the renter is connected to nobody, and finds an offer by the word that its owner left in the index.
+func TestSearchAsksTheIndex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := p2ptest.NewNet(t)
+		log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		owner := p2ptest.Device(t)
+		theirs, mine := net.Join(owner), net.Join(p2ptest.Device(t))
+		board := func(node *p2ptest.Node, x p2p.Index) *announce.Board {
+			b, err := book.New(book.Config{})
+			must(t, err)
+			board, err := announce.New(node, b, announce.Config{Network: testNet, Log: log, Index: x})
+			must(t, err)
+			running.Go(func() { must(t, board.Run(ctx)) })
+			return board
+		}
+		pub, err := announce.NewPublisher(board(theirs, nil), owner, &sequences{})
+		must(t, err)
+		running.Go(func() { must(t, pub.Run(ctx)) })
+		must(t, pub.Set(markettest.Offer(owner, 1, time.Now())))
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		a := &Agent{Deps: Deps{Network: mine, Board: board(mine, wordOf{Peer: owner.Peer(), Addrs: theirs.Addrs()}), Log: log}}
+		if len(mine.Peers()) > 0 || a.Board.Book().Len() > 0 {
+			t.Fatal("the offer is known already: the test shows nothing")
+		}
+		if !shows(t, a, "kind=cpu price<1", 1) {
+			t.Error("search did not find the offer")
+		}
+	})
 }
 
 // TestFreeAgain: a job has ended, and the news of it has not come yet. Search and run find the device all the same, by asking its machine.

@@ -255,13 +255,14 @@ func enough(found []book.Found, devices int) []book.Found {
 const refreshed = 20
 
 // refresh asks the devices whose lots would match q if they were free, and gives those that do match now. The book hears only with a
-// machine's next heartbeat that a job there has ended, some seconds later.
+// machine's next heartbeat that a job there has ended, some seconds later. First the index is asked for machines that the book lacks.
 func (a *Agent) refresh(ctx context.Context, q query.Query, order query.Order) []book.Found {
 	everything, err := query.Parse("kind=any free=any")
 	if err != nil {
 		return nil // it is a constant
 	}
 	everything.AllowUnknown = true
+	a.Board.Discover(ctx)
 	devices := map[identity.PeerID]bool{}
 	maybe := slices.DeleteFunc(a.Board.Book().Search(everything, order, book.MaxLimit, time.Now()), func(f book.Found) bool {
 		facts := f.Facts

@@ -24,12 +24,14 @@ type Config struct {
 	// Revoked is an error if the account of an offer's signer let that device go: the offer is not kept, and not shown. delegation is sealed,
 	// and was checked. Nil: nobody is known to be.
 	Revoked func(h identity.Header, delegation []byte) error
+	Index   p2p.Index // finds those that gossip does not reach; nil: nobody
 }
 
 // Board is this machine among those who advertise: it fills a book from gossip, snapshots and probes, and serves what it has to
 // others. [New] starts nothing; adverts flow while Run does. Safe for concurrent use.
 type Board struct {
 	net     p2p.Network
+	index   p2p.Index // or nil
 	book    *book.Book
 	network string
 	log     *slog.Logger
@@ -40,6 +42,8 @@ type Board struct {
 	syncs   peerQueue
 	probes  peerQueue // offers of connected peers that fell silent
 	fetches fetchQueue
+	looking chan struct{} // capacity 1: full while Discover looks
+	looked  time.Time     // guarded by looking; when it last did
 
 	joined chan struct{} // closed once topic is set
 	topic  p2p.Topic     // set before joined is closed
@@ -75,7 +79,7 @@ func New(n p2p.Network, b *book.Book, c Config) (*Board, error) {
 		return nil, err
 	}
 	return &Board{
-		net: n, book: b, network: c.Network, log: c.Log, revoked: c.Revoked, rates: rates, joined: make(chan struct{}),
+		net: n, index: c.Index, looking: make(chan struct{}, 1), book: b, network: c.Network, log: c.Log, revoked: c.Revoked, rates: rates, joined: make(chan struct{}),
 		syncs: newPeerQueue(), probes: newPeerQueue(), fetches: newFetchQueue(),
 	}, nil
 }
@@ -119,6 +123,7 @@ func (b *Board) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return b.drain(ctx) })
 	g.Go(func() error { return b.tend(ctx) })
+	g.Go(func() error { return b.lookAround(ctx) })
 	for range workers {
 		g.Go(func() error { return b.syncWorker(ctx) })
 		g.Go(func() error { return b.fetchWorker(ctx) })

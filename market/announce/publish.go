@@ -33,6 +33,10 @@ func (p *Publisher) publishOffer(ctx context.Context, o market.Offer) error {
 	}
 	p.kept = append(p.kept, sealed)
 	p.mu.Unlock()
+	select {
+	case p.word <- struct{}{}:
+	default:
+	}
 	peers, err := p.board.publish(ctx, Message{Kind: KindOffer, Envelope: raw, Delegation: p.dev.Delegation()})
 	if err != nil {
 		return err

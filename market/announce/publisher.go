@@ -44,6 +44,7 @@ type Publisher struct {
 	dev   *identity.Device
 	store Store
 	wake  chan struct{}
+	word  chan struct{} // capacity 1: an offer went out
 	beats *rate.Limiter // of heartbeats on change
 	knock *rate.Limiter // of offers repeated because nobody was there
 
@@ -70,7 +71,7 @@ func NewPublisher(b *Board, dev *identity.Device, s Store) (*Publisher, error) {
 		return nil, fmt.Errorf("announce: the network is device %s, the publisher %s", b.net.Self().Short(), dev.Peer().Short())
 	}
 	return &Publisher{
-		board: b, dev: dev, store: s, wake: make(chan struct{}, 1),
+		board: b, dev: dev, store: s, wake: make(chan struct{}, 1), word: make(chan struct{}, 1),
 		beats: rate.NewLimiter(rate.Every(beatEvery), beatsAtOnce), knock: rate.NewLimiter(rate.Every(changeEvery), 2),
 	}, nil
 }
@@ -151,6 +152,9 @@ func (p *Publisher) Run(ctx context.Context) error {
 	b.net.Handle(b.protocol(work.ProtoProbe), p2p.Limits{Streams: probeStreams, PeerStreams: 4, Idle: 10 * time.Second},
 		p2p.Answer(maxProbe, p.answerProbe))
 	defer p.withdrawLast(ctx)
+	var words sync.WaitGroup
+	defer words.Wait()
+	words.Go(func() { p.leaveWords(ctx) })
 	for {
 		wait, err := p.step(ctx)
 		if err != nil {

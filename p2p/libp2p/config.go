@@ -30,6 +30,8 @@ type Config struct {
 	Outside []string
 	// UPnP asks the router to let others in, by UPnP or NAT-PMP.
 	UPnP bool
+	// Index is the part that this machine has in the network's DHT, see [p2p.Index]. A relay keeps it always.
+	Index IndexRole
 	// Relay makes this machine a relay for others; nil is none. It must be reachable by others.
 	Relay *RelayConfig
 	// Peers are dialled for ever, at start and whenever they are lost.
@@ -48,11 +50,21 @@ type Config struct {
 	Metrics prometheus.Registerer
 }
 
+// IndexRole is what a machine does for the index.
+type IndexRole int
+
+// The parts: none; to ask, and to keep what others say while peers outside can dial this machine; to keep it always.
+const (
+	NoIndex IndexRole = iota
+	AutoIndex
+	KeepIndex
+)
+
 // Default is the config of a machine on network that no one has configured.
 func Default(network string) Config {
 	return Config{
 		Network: network, Listen: []string{fmt.Sprintf("0.0.0.0:%d", DefaultPort), fmt.Sprintf("[::]:%d", DefaultPort)},
-		MDNS: true, UPnP: true, Agent: "gpufair", LowConns: 32, HighConns: 96, ConnsPerIP: 64, ConnRate: 10, MaxMessage: 4 << 10,
+		MDNS: true, UPnP: true, Index: AutoIndex, Agent: "gpufair", LowConns: 32, HighConns: 96, ConnsPerIP: 64, ConnRate: 10, MaxMessage: 4 << 10,
 	}
 }
 

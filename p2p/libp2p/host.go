@@ -211,6 +211,7 @@ func newLimits(c Config) (network.ResourceManager, error) {
 	if c.Relay != nil {
 		c.Relay.limit(&partial)
 	}
+	limitIndex(&partial, c.Network)
 	limiter := rcmgr.NewFixedLimiter(partial.Build(scaled))
 	burst := rate.Limit{RPS: c.ConnRate, Burst: 2 * c.ConnsPerIP}
 	opts := []rcmgr.Option{

@@ -39,6 +39,7 @@ type Network struct {
 	keeper   *keeper
 	reach    *reach
 	traffic  *traffic
+	index    *index // nil: it takes no part in the DHT
 	meter    *meter // nil: this machine is no relay
 	watchers p2p.Watchers
 	met      chan struct{} // capacity 1: a peer was identified
@@ -56,7 +57,10 @@ type Network struct {
 	topics    map[string]struct{}                     // guarded by mu
 }
 
-var _ p2p.Network = (*Network)(nil)
+var (
+	_ p2p.Network = (*Network)(nil)
+	_ p2p.Index   = (*Network)(nil)
+)
 
 // connCtx ends with its connection.
 type connCtx struct {
@@ -86,9 +90,15 @@ func New(dev *identity.Device, c Config, persist p2p.Persist, log *slog.Logger) 
 		conns: map[network.Conn]*connCtx{}, rtts: map[network.Conn]time.Duration{}, protected: map[identity.PeerID]map[string]struct{}{}, topics: map[string]struct{}{},
 	}
 	n.keeper = newKeeper(n)
+	if c.Index != NoIndex {
+		if n.index, err = newIndex(h, c); err != nil {
+			cancel()
+			return nil, errors.Join(err, h.Close())
+		}
+	}
 	if n.gossip, err = newGossip(ctx, h, c); err != nil {
 		cancel()
-		return nil, errors.Join(fmt.Errorf("gossip: %w", err), h.Close())
+		return nil, errors.Join(fmt.Errorf("gossip: %w", err), n.closeIndex(), h.Close())
 	}
 	if c.Relay != nil {
 		if n.meter, err = serveRelay(ctx, h, *c.Relay, c.Metrics); err != nil {
@@ -138,7 +148,7 @@ func (n *Network) Close() error {
 		n.mu.Lock()
 		n.cancel() // no handler starts from here on
 		n.mu.Unlock()
-		n.closed = errors.Join(n.reach.stopPunching(), n.host.Close())
+		n.closed = errors.Join(n.reach.stopPunching(), n.closeIndex(), n.host.Close())
 		done := make(chan struct{})
 		go func() {
 			n.serving.Wait()
@@ -151,6 +161,13 @@ func (n *Network) Close() error {
 		}
 	})
 	return n.closed
+}
+
+func (n *Network) closeIndex() error {
+	if n.index == nil {
+		return nil
+	}
+	return n.index.Close()
 }
 
 // Self fulfils [p2p.Network].

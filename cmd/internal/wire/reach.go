@@ -179,7 +179,7 @@ func (b *Base) newcomer(ctx context.Context) (n *libp2p.Network, end func(), err
 	if err != nil {
 		return nil, nil, err
 	}
-	c.Peers, c.MDNS, c.UPnP, c.Relay, c.Outside = nil, false, false, nil, nil
+	c.Peers, c.MDNS, c.UPnP, c.Index, c.Relay, c.Outside = nil, false, false, libp2p.NoIndex, nil, nil
 	c.Listen = []string{"0.0.0.0:0"}
 	if c.Loopback {
 		c.Listen = []string{"127.0.0.1:0"}

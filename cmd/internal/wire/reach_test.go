@@ -1,12 +1,17 @@
 package wire
 
 import (
+	"context"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/gpufair/gpufair/market/announce"
 	"github.com/gpufair/gpufair/market/markettest"
+	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/libp2p"
 	"github.com/gpufair/gpufair/p2p/local"
 	"github.com/gpufair/gpufair/p2p/p2ptest"
@@ -81,5 +86,66 @@ func TestCheckVisible(t *testing.T) {
 	}
 	if c := seller.CheckVisible(t.Context(), o.Hash); !strings.Contains(c.Detail, "1 of 1 peer") {
 		t.Errorf("beside one that is gone: %+v", c)
+	}
+}
+
+// seqStore is a publisher's sequence that no restart needs.
+type seqStore struct{ next atomic.Uint64 }
+
+func (s *seqStore) ReserveSeq(_ context.Context, n uint64) (uint64, error) {
+	return s.next.Add(n) - n + 1, nil
+}
+
+// TestDiscover: a seller and a renter that gossip and invites never brought together, each connected only to a machine that keeps the index and
+// is in no topic. The renter finds the offer.
+func TestDiscover(t *testing.T) {
+	c := libp2p.Local("trial")
+	c.Index = libp2p.KeepIndex
+	keeper, err := libp2p.New(p2ptest.Device(t), c, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- keeper.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	seller, _ := running(t, settings(t))
+	renter, _ := running(t, settings(t))
+	for _, b := range []*Base{seller, renter} {
+		if err := b.Network.Connect(t.Context(), p2p.PeerAddr{Peer: keeper.Self(), Addrs: keeper.Addrs()}); err != nil {
+			t.Fatal(err)
+		}
+		// Once word can be left the routing table is filled; the renter's own word is of no offer.
+		becomes(t, "the index is reached", func() bool { return b.Network.LeaveWord(t.Context()) == nil })
+	}
+	pub, err := announce.NewPublisher(seller.Board, seller.Device, &seqStore{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pub.Set(markettest.Offer(seller.Device, 1, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	published := make(chan error, 1)
+	go func() { published <- pub.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-published; err != nil {
+			t.Error(err)
+		}
+	})
+	becomes(t, "the offer is published", func() bool { _, ok := pub.Current(); return ok })
+	if _, ok := renter.Board.Book().Get(seller.Device.Peer(), time.Now()); ok || len(renter.Network.Peers()) != 1 {
+		t.Fatal("the renter knows the offer already: the test shows nothing")
+	}
+	if n := renter.Board.Discover(t.Context()); n != 1 {
+		t.Errorf("%d offers found", n)
+	}
+	if _, ok := renter.Board.Book().Get(seller.Device.Peer(), time.Now()); !ok {
+		t.Error("the offer is not in the book")
 	}
 }

@@ -223,7 +223,7 @@ func (b *Base) openTalk(ctx context.Context) error {
 		return err
 	}
 	if b.Board, err = announce.New(b.Network, offers, announce.Config{
-		Network: b.name, Revoked: b.Delegations.RevokedRecord, Log: b.Log.With("part", "board"),
+		Network: b.name, Revoked: b.Delegations.RevokedRecord, Index: b.Network, Log: b.Log.With("part", "board"),
 	}); err != nil {
 		return err
 	}
