@@ -51,8 +51,11 @@ func TestCompute(t *testing.T) {
 			t.Errorf("%s: %+v of %+v", c.code, p, got)
 		}
 	}
-	for _, scenario := range []string{"", "count 0", "err.nvmlInit_v2 9"} { // without cards there is nothing to compute on
-		if got := f.detect(t, scenario, "cuda.version 12080"); got.Compute != nil {
+	if got := f.detect(t); got.Compute != nil {
+		t.Errorf("of a sound driver: %+v", got.Compute)
+	}
+	for _, scenario := range []string{"count 0", "err.nvmlInit_v2 9"} { // without cards there is nothing to compute on
+		if got := f.detect(t, scenario, "cuda.err.cuInit 999"); got.Compute != nil {
 			t.Errorf("%q: %+v", scenario, got.Compute)
 		}
 	}
