@@ -130,6 +130,9 @@ func (m *model) end(rt *rapid.T) {
 }
 
 func (m *model) pay(rt *rapid.T) {
+	if len(m.lanes) == 0 { // nobody pays whom it has never dealt with
+		return
+	}
 	var id wire.Hash
 	var proposal []byte
 	reference := fmt.Sprint(rapid.IntRange(1, 4).Draw(rt, "invoice"))
