@@ -3,12 +3,12 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/ledger/disk"
 	"github.com/gpufair/gpufair/market/auction"
 	"github.com/gpufair/gpufair/p2p/identity"
 )
@@ -112,9 +112,9 @@ func (a *app) readTranscript(path string) ([]byte, error) {
 	const what = "verify an auction"
 	in := a.In
 	if path != "-" {
-		f, err := os.Open(path)
+		f, err := disk.OpenFile(path)
 		if err != nil {
-			return nil, cli.Fail(cli.ExitNotFound, what, err, "give the name of a transcript's file")
+			return nil, cli.Fail(cli.ExitNotFound, what, err, "give the name of a transcript's file, or - for the standard input")
 		}
 		defer f.Close()
 		in = f

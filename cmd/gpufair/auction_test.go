@@ -117,3 +117,11 @@ func TestAuctionVerify(t *testing.T) {
 		})
 	}
 }
+
+func TestAuctionVerifyNoFile(t *testing.T) {
+	for _, name := range []string{os.DevNull, t.TempDir(), filepath.Join(t.TempDir(), "none")} {
+		if code, out, errs := here(t, "auction", "verify", name); code != cli.ExitNotFound || out != "" || !strings.Contains(errs, "next:") {
+			t.Errorf("%s: exit %d: %s%s", name, code, out, errs)
+		}
+	}
+}

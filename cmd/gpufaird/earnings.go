@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/cmd/internal/verbs"
+	"github.com/gpufair/gpufair/ledger/disk"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/provider/control/api"
 )
@@ -43,7 +44,8 @@ func earningsCommand(p *cli.Program, d *verbs.Daemon) *cobra.Command {
 				return d.Explain("show earnings", err)
 			}
 			if svg != "" {
-				if err := os.WriteFile(svg, chart(e), 0o644); err != nil {
+				write := func(f *os.File) error { _, err := f.Write(chart(e)); return err }
+				if err := disk.Replace(svg, 0o644, write); err != nil {
 					return cli.Fail(cli.ExitSystem, "write the chart", err, "give --svg the name of a file that can be written")
 				}
 				p.Note("wrote %s", cli.Clean(svg))

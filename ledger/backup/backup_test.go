@@ -169,8 +169,8 @@ func TestSave(t *testing.T) {
 		if is, err := os.ReadFile(c.path); err != nil || !bytes.Equal(is, was) {
 			t.Errorf("%s: the file changed: %v", c.name, err)
 		}
-		if _, err := os.Stat(c.path + backup.Suffix); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: a temporary file is left: %v", c.name, err)
+		if list, err := os.ReadDir(filepath.Dir(c.path)); err != nil || len(list) != 1 {
+			t.Errorf("%s: a temporary file is left: %v, %v", c.name, list, err)
 		}
 	}
 	must(t, save(t, small, path, true))
@@ -204,8 +204,36 @@ func TestSaveFails(t *testing.T) {
 	if err != nil || len(list) != 1 {
 		t.Errorf("%v, %v", list, err)
 	}
-	must(t, os.WriteFile(path+backup.Suffix, raw[:99], 0o600)) // what a crash left
+}
+
+// TestSaveNames: what others put into the folder is neither written through nor removed, whatever its name; and what is no file is no
+// place for a backup, also by force.
+func TestSaveNames(t *testing.T) {
+	b := open(t, newDevice(t), &kv.Memory{})
+	promise(t, b, 0, 5)
+	dir := t.TempDir()
+	path, mine, other := filepath.Join(dir, "ledger.backup"), filepath.Join(dir, "ledger.backup.new"), filepath.Join(t.TempDir(), "shadow")
+	must(t, os.WriteFile(other, []byte("root's"), 0o600))
+	must(t, os.WriteFile(mine, []byte("my own"), 0o600))
 	must(t, save(t, b, path, false))
+	if is, err := os.ReadFile(mine); err != nil || string(is) != "my own" {
+		t.Errorf("a file of another name: %q, %v", is, err)
+	}
+	must(t, os.Remove(mine))
+	must(t, os.Symlink(other, mine))
+	must(t, save(t, b, path, false))
+	link, folder := filepath.Join(dir, "link"), filepath.Join(dir, "folder")
+	must(t, errors.Join(os.Symlink(other, link), os.Mkdir(folder, 0o700)))
+	for _, at := range []string{link, folder, os.DevNull} {
+		for _, force := range []bool{false, true} {
+			if err := save(t, b, at, force); !errors.Is(err, backup.ErrOccupied) {
+				t.Errorf("%s, force %v: %v", at, force, err)
+			}
+		}
+	}
+	if is, err := os.ReadFile(other); err != nil || string(is) != "root's" {
+		t.Errorf("a file elsewhere: %q, %v", is, err)
+	}
 }
 
 // TestDaily: one a day, the newest few, and none that knows more than the newest is removed.
@@ -218,6 +246,10 @@ func TestDaily(t *testing.T) {
 		Write: func(ctx context.Context, w io.Writer) error { _, err := b.Backup(ctx, w, time.Now()); return err },
 	}
 	at := time.Date(2027, 3, 1, 15, 0, 0, 0, time.UTC)
+	must(t, os.Mkdir(d.Dir, 0o700))
+	for _, left := range []string{"2027-02-27", "2027-02-28"} { // by crashes
+		must(t, os.WriteFile(filepath.Join(d.Dir, ".gpufair-"+dev.Peer().Short()+"-"+left+".backup.123.new"), []byte("half"), 0o600))
+	}
 	if _, err := d.Make(t.Context(), at); !errors.Is(err, backup.ErrEmpty) {
 		t.Errorf("of an empty ledger: %v", err)
 	}

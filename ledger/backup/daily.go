@@ -9,9 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/gpufair/gpufair/ledger/disk"
 	"github.com/gpufair/gpufair/p2p/identity"
 )
 
@@ -66,6 +66,9 @@ func (d Daily) Make(ctx context.Context, now time.Time) (wait time.Duration, err
 	if err := os.MkdirAll(d.Dir, 0o700); err != nil {
 		return 0, fmt.Errorf("daily backup: %w", err)
 	}
+	if err := d.tidy(); err != nil {
+		return 0, err
+	}
 	list, err := d.list()
 	if err != nil {
 		return 0, err
@@ -81,15 +84,29 @@ func (d Daily) Make(ctx context.Context, now time.Time) (wait time.Duration, err
 	return next, d.prune(append(list, path), h)
 }
 
+// tidy removes what a daily backup that a crash cut short left: nobody else writes this ledger's.
+func (d Daily) tidy() error {
+	left, err := d.find(disk.Temporary(d.prefix() + "*" + extension))
+	for _, path := range left {
+		err = errors.Join(err, remove(path))
+	}
+	return err
+}
+
 // list gives the daily backups of this ledger, oldest first.
-func (d Daily) list() ([]string, error) {
+func (d Daily) list() ([]string, error) { return d.find(d.prefix() + "*" + extension) }
+
+// find gives the files in the folder whose names match a pattern, sorted.
+func (d Daily) find(pattern string) ([]string, error) {
 	all, err := os.ReadDir(d.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("daily backup: %w", err)
 	}
 	var out []string
 	for _, e := range all {
-		if strings.HasPrefix(e.Name(), d.prefix()) && strings.HasSuffix(e.Name(), extension) {
+		if ok, err := filepath.Match(pattern, e.Name()); err != nil {
+			return nil, fmt.Errorf("daily backup: %w", err)
+		} else if ok {
 			out = append(out, filepath.Join(d.Dir, e.Name()))
 		}
 	}
@@ -102,7 +119,10 @@ func (d Daily) list() ([]string, error) {
 func (d Daily) prune(list []string, newest Header) error {
 	var errs []error
 	for _, path := range list[:max(len(list)-d.Keep, 0)] {
-		f, err := os.Open(path)
+		f, err := disk.OpenFile(path)
+		if errors.Is(err, disk.ErrNotFile) {
+			continue // none that was made here
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue

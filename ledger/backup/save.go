@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/gpufair/gpufair/ledger/disk"
 )
@@ -21,44 +20,30 @@ var (
 	ErrOccupied = errors.New("what is there is no backup of this ledger")
 )
 
-// Suffix is what a file's name has while it is being written.
-const Suffix = ".new"
-
 // Save writes a backup to path: into a temporary file of mode 0600 beside it, which is synced, read again and checked before it takes the
-// place of what is there. It never takes the place of a backup that knows more, of another ledger's, or of something else, unless force is
-// set; that of an empty ledger takes nobody's place. What fails leaves what was there, and no temporary file.
+// place of what is there. It never takes the place of a backup that knows more, of another ledger's, or of another file, unless force is
+// set; that of an empty ledger takes nobody's place, and none takes that of a link, a folder, a pipe or a device. What fails leaves what
+// was there, and no temporary file.
 func Save(ctx context.Context, path string, force bool, write func(io.Writer) error) (h Header, err error) {
-	temp := path + Suffix
-	f, err := os.OpenFile(temp, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
-	if err != nil {
-		return h, fmt.Errorf("save backup: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, remove(temp))
+	err = disk.Replace(path, 0o600, func(f *os.File) error {
+		if err := errors.Join(write(f), f.Sync()); err != nil {
+			return err
 		}
-	}()
-	err = write(f)
-	if err = errors.Join(err, f.Sync()); err != nil {
-		return h, errors.Join(fmt.Errorf("save backup %s: %w", path, err), f.Close())
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		if h, err = Check(ctx, f); err != nil {
+			return err
+		}
+		return mayReplace(path, h, force)
+	})
+	if errors.Is(err, disk.ErrNotFile) {
+		err = fmt.Errorf("%w: %w", ErrOccupied, err)
 	}
-	if _, err = f.Seek(0, io.SeekStart); err == nil {
-		h, err = Check(ctx, f)
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err != nil {
 		return h, fmt.Errorf("save backup %s: %w", path, err)
 	}
-	if err := mayReplace(path, h, force); err != nil {
-		return h, fmt.Errorf("save backup: %w", err)
-	}
-	if err := os.Rename(temp, path); err != nil {
-		return h, fmt.Errorf("save backup: %w", err)
-	}
-	folder, err := disk.Open(filepath.Dir(path))
-	if err == nil {
-		err = folder.Sync()
-	}
-	return h, err
+	return h, nil
 }
 
 func remove(path string) error {
@@ -70,7 +55,7 @@ func remove(path string) error {
 
 // mayReplace judges what is at path.
 func mayReplace(path string, h Header, force bool) error {
-	f, err := os.Open(path)
+	f, err := disk.OpenFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -79,20 +64,20 @@ func mayReplace(path string, h Header, force bool) error {
 	}
 	defer f.Close()
 	if h.Size == 0 {
-		return fmt.Errorf("%w: %s stays as it is", ErrEmpty, path)
+		return fmt.Errorf("%w: what is there stays as it is", ErrEmpty)
 	}
 	if force {
 		return nil
 	}
 	old, err := ReadHeader(f)
 	if err != nil {
-		return fmt.Errorf("%s: %w: %w", path, ErrOccupied, err)
+		return fmt.Errorf("%w: %w", ErrOccupied, err)
 	}
 	switch {
 	case old.Account != h.Account || old.Device != h.Device:
-		return fmt.Errorf("%s: %w: it is of account %s, device %s", path, ErrOccupied, old.Account.Short(), old.Device.Short())
+		return fmt.Errorf("%w: it is of account %s, device %s", ErrOccupied, old.Account.Short(), old.Device.Short())
 	case h.Less(old):
-		return fmt.Errorf("%s: %w: %d entries in epoch %d, the ledger has %d in epoch %d", path, ErrOlder, old.Size, old.Epoch, h.Size, h.Epoch)
+		return fmt.Errorf("%w: %d entries in epoch %d, the ledger has %d in epoch %d", ErrOlder, old.Size, old.Epoch, h.Size, h.Epoch)
 	}
 	return nil
 }

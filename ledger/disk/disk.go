@@ -1,5 +1,6 @@
 // Package disk is a folder of files as the ledger's journal and head note need it: what they ask of a file system, in as few calls as
-// they can do with, and this machine's own folder. It owns the order in which bytes become durable, and refuses to know what they say.
+// they can do with, and this machine's own folder. It owns the order in which bytes become durable, and how a file is opened or replaced
+// whose name came from a person; it refuses to know what the bytes say.
 package disk
 
 import (

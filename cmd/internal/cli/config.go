@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -11,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/gpufair/gpufair/ledger/disk"
 )
 
 // maxConfig is the largest config file that is read: a file of a thousand lots has 200 KiB, and a larger one is something else.
@@ -82,17 +85,22 @@ type Source struct {
 // ReadSource reads the file at path, which may be absent unless must is set.
 func ReadSource(path string, must bool, env, set []string) (Source, error) {
 	s := Source{Path: path, Env: env, Set: set}
-	info, err := os.Stat(path)
+	f, err := disk.OpenFile(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && !must:
 		return s, nil
+	case errors.Is(err, os.ErrPermission):
+		return s, Fail(ExitConfig, "read the settings", err, "make the file readable for this user")
 	case err != nil:
 		return s, Fail(ExitConfig, "read the settings", err, "write the default file with `config init`, or correct --config")
-	case info.Size() > maxConfig:
-		return s, Fail(ExitConfig, "read the settings", fmt.Errorf("%s has %d bytes, more than %d", path, info.Size(), maxConfig), "correct --config")
 	}
-	if s.Data, err = os.ReadFile(path); err != nil {
+	defer f.Close()
+	if s.Data, err = io.ReadAll(io.LimitReader(f, maxConfig+1)); err != nil {
 		return s, Fail(ExitConfig, "read the settings", err, "make the file readable for this user")
+	}
+	if len(s.Data) > maxConfig {
+		s.Data = nil
+		return s, Fail(ExitConfig, "read the settings", fmt.Errorf("%s has more than %d bytes", path, maxConfig), "correct --config")
 	}
 	return s, nil
 }

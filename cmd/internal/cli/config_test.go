@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpufair/gpufair/ledger/disk"
 	"github.com/gpufair/gpufair/ledger/money"
 )
 
@@ -231,6 +232,11 @@ func TestReadSource(t *testing.T) {
 	}
 	if _, err := ReadSource(path, true, nil, nil); CodeOf(err) != ExitConfig {
 		t.Errorf("a huge file: %v", err)
+	}
+	for _, what := range []string{dir, os.DevNull} {
+		if _, err := ReadSource(what, true, nil, nil); CodeOf(err) != ExitConfig || !errors.Is(err, disk.ErrNotFile) {
+			t.Errorf("%s, which is no file: %v", what, err)
+		}
 	}
 }
 

@@ -7,13 +7,13 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/cmd/internal/terms"
+	"github.com/gpufair/gpufair/ledger/disk"
 	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/ledger/statement"
 )
@@ -83,7 +83,7 @@ func (d *Daemon) writeProof(what, output string, raw []byte) error {
 
 // verifyFile checks a proof file, with nothing else.
 func (d *Daemon) verifyFile(path string) error {
-	f, err := os.Open(path)
+	f, err := disk.OpenFile(path)
 	if err != nil {
 		return cli.Fail(cli.ExitNotFound, "verify a proof file", err, "give the name of a file that `ledger proof` made")
 	}

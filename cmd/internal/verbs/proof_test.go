@@ -94,4 +94,7 @@ func TestProof(t *testing.T) {
 	if code, _, errs = verb(t, none, "ledger", "verify", filepath.Join("no", "such")); code != cli.ExitNotFound || !strings.Contains(errs, "next:") {
 		t.Errorf("verify of no file: %d\n%s", code, errs)
 	}
+	if code, _, errs = verb(t, none, "ledger", "verify", os.DevNull); code != cli.ExitNotFound || !strings.Contains(errs, "not a plain file") {
+		t.Errorf("verify of a device: %d\n%s", code, errs)
+	}
 }

@@ -111,7 +111,7 @@ func explainRestore(what string, err error) error {
 		next = "free some space on the disk; " + next
 	case errors.Is(err, identity.ErrNoIdentity):
 		code, next = cli.ExitNotFound, "`identity import` brings the account back from its words; then `ledger restore FILE --other-device`, since this\nPC is a new device of it"
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, disk.ErrNotFile):
 		code, next = cli.ExitNotFound, "give the name of a file that `ledger backup` wrote"
 	}
 	return cli.Fail(code, what, err, next)
@@ -127,7 +127,7 @@ func (r *restoring) checkBackup(ctx context.Context) error {
 	if r.Backup == "" {
 		return nil
 	}
-	f, err := os.Open(r.Backup)
+	f, err := disk.OpenFile(r.Backup)
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func (r *restoring) fill(ctx context.Context, to kv.Engine) (from string, err er
 	switch {
 	case r.Backup != "":
 		from = FromBackup
-		f, err := os.Open(r.Backup)
+		f, err := disk.OpenFile(r.Backup)
 		if err != nil {
 			return from, err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/backup"
 	"github.com/gpufair/gpufair/ledger/badger"
 	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/disk"
 	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/meter"
 	"github.com/gpufair/gpufair/ledger/money"
@@ -184,6 +185,7 @@ func TestRestoreRefuses(t *testing.T) {
 		"another account's": {foreign, cli.ExitRefused, backup.ErrOther},
 		"a damaged one":     {damaged, cli.ExitCorrupt, backup.ErrBackup},
 		"none":              {filepath.Join(t.TempDir(), "no"), cli.ExitNotFound, os.ErrNotExist},
+		"a device":          {os.DevNull, cli.ExitNotFound, disk.ErrNotFile},
 		"a sound ledger":    {"", cli.ExitRefused, errSound},
 	} {
 		if _, err := h.restore(c.from); cli.CodeOf(err) != c.code || !errors.Is(err, c.want) {

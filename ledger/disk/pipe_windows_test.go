@@ -1,0 +1,5 @@
+package disk_test
+
+import "testing"
+
+func makePipe(testing.TB, string) bool { return false }
