@@ -25,6 +25,8 @@ var (
 	ErrNoSettlement = errors.New("no such settlement")
 	// ErrWaiting says that too many proposals wait for a decision already.
 	ErrWaiting = errors.New("too many settlements wait for a decision")
+	// ErrNoDealings says that nothing was ever rented or lent between the two accounts in that unit.
+	ErrNoDealings = errors.New("no dealings with that account")
 	// ErrRefused says that the other side refused a settlement.
 	ErrRefused = errors.New("settlement was refused")
 )
@@ -189,83 +191,6 @@ func (r *Reader) acknowledged(l Lane) (money.Micro, error) {
 		return 0, fmt.Errorf("lane %s: %w: %w", l.Lane.Short(), ErrForged, err)
 	}
 	return min(v.Amount, l.Owed()), nil
-}
-
-// RecordProposal takes the other side's proposal of a settlement and keeps it as Waiting for this side's decision. The signer's
-// delegation must have been kept before. A repeat gives the settlement as it stands.
-func (t *Tx) RecordProposal(proposal []byte) (wire.Hash, Settled, error) {
-	s, err := t.openSettlement(proposal)
-	if err != nil {
-		return wire.Hash{}, Settled{}, err
-	}
-	id := s.ID()
-	if s.Account == t.b.self || !s.Proposal.IsZero() {
-		return id, Settled{}, fmt.Errorf("settlement %s: %w: it is no proposal of the other side", id.Short(), ErrRole)
-	}
-	have, ok, err := load[Settled](t.own, settlementKey(id))
-	if err != nil {
-		return id, Settled{}, err
-	}
-	if ok {
-		if !bytes.Equal(have.Proposal, proposal) {
-			return id, have, fmt.Errorf("settlement %s: %w", id.Short(), ErrConflict)
-		}
-		return id, have, nil
-	}
-	if err := t.settlerNotRevoked(s.Header, s.Delegation); err != nil {
-		return id, Settled{}, fmt.Errorf("settlement %s: %w", id.Short(), err)
-	}
-	if err := t.yield(s); err != nil {
-		return id, Settled{}, err
-	}
-	if err := t.checkLanes(s); err != nil {
-		return id, Settled{}, err
-	}
-	if err := t.checkWaiting(s.Account); err != nil {
-		return id, Settled{}, err
-	}
-	if err := t.settler(s.Checkpoint, s.Header, s.Delegation); err != nil {
-		return id, Settled{}, fmt.Errorf("settlement %s: %w", id.Short(), err)
-	}
-	v := Settled{State: Waiting, Proposal: proposal}
-	return id, v, t.saveSettled(s, v)
-}
-
-// yield makes room for the other side's proposal of a payment that this side may have proposed, too, before either knew: the payer's
-// proposal takes the place of the provider's, if the amounts are the same. Else one payment could be signed twice, or never.
-func (t *Tx) yield(s voucher.Settlement) error {
-	have, taken, err := t.paidAs(s)
-	if err != nil || !taken {
-		return err
-	}
-	old, err := voucher.OpenSettlement(have.Proposal)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrForged, err)
-	}
-	if have.State != Proposed || s.Account != s.Channel.Renter || old.Account != t.b.self || old.Amount != s.Amount {
-		return fmt.Errorf("settlement %s: %w: %q, %v, %s", s.ID().Short(), ErrPaid, s.Reference, old.Amount, have.State)
-	}
-	return t.Refuse(old.ID(), "the payer recorded the same payment")
-}
-
-// checkWaiting checks that one more proposal of peer may wait.
-func (r *Reader) checkWaiting(peer identity.AccountID) error {
-	for _, limit := range []struct {
-		prefix []byte
-		most   int
-	}{{[]byte("wait/"), maxWaiting}, {key("wait/", peer[:]), maxPeerWaiting}} {
-		n := 0
-		for _, err := range r.own.Iterate(limit.prefix, nil) {
-			if err != nil {
-				return err
-			}
-			n++
-		}
-		if n >= limit.most {
-			return fmt.Errorf("%w: %d", ErrWaiting, n)
-		}
-	}
-	return nil
 }
 
 // openSettlement checks a settlement's signature, its signer's delegation and that this account is a side of it.

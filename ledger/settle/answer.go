@@ -110,20 +110,27 @@ func (s *Service) propose(t *books.Tx, a Ask, out *Answer) error {
 	if terms.Channel != a.Channel {
 		return p2p.Errorf(p2p.KindBadRequest, "the settlement is of another channel")
 	}
-	id, v, err := t.RecordProposal(a.Proposal)
+	if err := t.Dealt(terms.Channel); err != nil {
+		return err
+	}
+	decision, err := s.c.Decide(t.Reader, s.c.Books.Self(), terms)
 	if err != nil {
 		return err
 	}
-	if v.State == books.Waiting {
-		switch s.c.Decide(s.c.Books.Self(), terms) {
-		case Accept:
-			if _, err := t.Countersign(id); err != nil {
-				return err
-			}
-		case Refuse:
-			if err := t.Refuse(id, "refused by its rules"); err != nil {
-				return err
-			}
+	if decision == Accept && !s.maySign(terms.Account) {
+		decision = Wait
+	}
+	take := t.RecordProposal
+	if decision == Accept {
+		take = t.SignProposal
+	}
+	id, v, err := take(a.Proposal)
+	if err != nil {
+		return err
+	}
+	if v.State == books.Waiting && decision == Refuse {
+		if err := t.Refuse(id, "refused by its rules"); err != nil {
+			return err
 		}
 		if v, err = t.Settlement(id); err != nil {
 			return err
@@ -180,7 +187,7 @@ func toPeer(err error) error {
 		kind = p2p.KindBusy
 	case errors.Is(err, books.ErrNoSettlement), errors.Is(err, books.ErrNoLane):
 		kind = p2p.KindNotFound
-	case errors.Is(err, books.ErrDelegation), errors.Is(err, books.ErrRole), errors.Is(err, identity.ErrPower):
+	case errors.Is(err, books.ErrDelegation), errors.Is(err, books.ErrRole), errors.Is(err, books.ErrNoDealings), errors.Is(err, identity.ErrPower):
 		kind = p2p.KindForbidden
 	case errors.Is(err, wire.ErrFormat), errors.Is(err, identity.ErrSignature), errors.Is(err, voucher.ErrSettlement):
 		kind = p2p.KindBadRequest

@@ -9,7 +9,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
@@ -71,8 +75,8 @@ type Config struct {
 	Network  p2p.Network
 	Protocol p2p.Protocol
 	Books    *books.Books
-	// Decide judges the other side's proposals; it must not wait. Nil is [Careful].
-	Decide func(self identity.AccountID, s voucher.Settlement) Decision
+	// Decide judges the other side's proposals by the books as they stand; it must not wait. Nil is [Careful].
+	Decide func(r *books.Reader, self identity.AccountID, s voucher.Settlement) (Decision, error)
 	// Revoked is an error if the account of a delegation let its device go: it changes nothing here any more. Nil: only the books judge.
 	Revoked func(d identity.Delegation) error
 	// After is told of each peer with which something was exchanged; it must not wait. Nil: nobody is.
@@ -82,16 +86,36 @@ type Config struct {
 // ErrNotTaken says that the provider did not take a voucher: at its credit limit, say.
 var ErrNotTaken = errors.New("a voucher was not taken")
 
-// Careful accepts what takes a debt off this account, and leaves to a person whether money has come in.
-func Careful(self identity.AccountID, s voucher.Settlement) Decision {
-	if s.Channel.Renter == self {
-		return Accept
+// Careful accepts what takes off this account a debt that it has, and leaves to a person whether money has come in, and what more was paid
+// than is owed: else a peer could have a payment signed that nobody made, of any amount.
+func Careful(r *books.Reader, self identity.AccountID, s voucher.Settlement) (Decision, error) {
+	if s.Channel.Renter != self {
+		return Wait, nil
 	}
-	return Wait
+	a, err := r.Account(ledger.AsRenter, s.Channel.Unit, s.Channel.Provider)
+	if err != nil {
+		return Wait, err
+	}
+	if owed, err := ledger.Signed(s.Amount); err == nil && owed <= a.Owed {
+		return Accept, nil
+	}
+	return Wait, nil
 }
 
+// How many payments of one account are signed by themselves: a record has some KiB, and a debt can be paid by the micro-unit.
+const (
+	signBurst    = 32
+	signEvery    = 15 * time.Minute // one more
+	signAccounts = 1024             // whose rate is known
+)
+
 // Service holds the conversation. Safe for concurrent use.
-type Service struct{ c Config }
+type Service struct {
+	c Config
+
+	mu     sync.Mutex
+	signed *lru.Cache[identity.AccountID, *rate.Limiter] // guarded by mu
+}
 
 // New makes a service; the caller serves its Handler.
 func New(c Config) (*Service, error) {
@@ -101,7 +125,23 @@ func New(c Config) (*Service, error) {
 	if c.Decide == nil {
 		c.Decide = Careful
 	}
-	return &Service{c: c}, nil
+	signed, err := lru.New[identity.AccountID, *rate.Limiter](signAccounts)
+	if err != nil {
+		return nil, fmt.Errorf("settle: %w", err)
+	}
+	return &Service{c: c, signed: signed}, nil
+}
+
+// maySign takes one of the payments that an account may have signed by themselves.
+func (s *Service) maySign(account identity.AccountID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, ok := s.signed.Get(account)
+	if !ok {
+		l = rate.NewLimiter(rate.Every(signEvery), signBurst)
+		s.signed.Add(account, l)
+	}
+	return l.Allow()
 }
 
 // ask sends one request to peer and takes the delegation out of its answer.

@@ -39,7 +39,7 @@ type side struct {
 	net   p2p.Network
 }
 
-func newSide(t *testing.T, n *p2ptest.Net, stranger money.Micro, decide func(identity.AccountID, voucher.Settlement) settle.Decision) side {
+func newSide(t *testing.T, n *p2ptest.Net, stranger money.Micro, decide decider) side {
 	t.Helper()
 	dev := p2ptest.Device(t)
 	schema := kv.Schema{Release: "v0.0.1", Steps: []kv.Step{{Number: 1, Name: "first", Run: func(context.Context, *kv.Txn) error { return nil }}}}
@@ -109,11 +109,14 @@ func same(t *testing.T, renter, provider side, owed int64, settled money.Micro) 
 	}
 }
 
-func always(d settle.Decision) func(identity.AccountID, voucher.Settlement) settle.Decision {
-	return func(identity.AccountID, voucher.Settlement) settle.Decision { return d }
+// decider is what judges proposals.
+type decider = func(*books.Reader, identity.AccountID, voucher.Settlement) (settle.Decision, error)
+
+func always(d settle.Decision) decider {
+	return func(*books.Reader, identity.AccountID, voucher.Settlement) (settle.Decision, error) { return d, nil }
 }
 
-func world(t *testing.T, decide func(identity.AccountID, voucher.Settlement) settle.Decision) (n *p2ptest.Net, renter, provider side) {
+func world(t *testing.T, decide decider) (n *p2ptest.Net, renter, provider side) {
 	t.Helper()
 	n = p2ptest.NewNet(t)
 	renter, provider = newSide(t, n, 0, nil), newSide(t, n, 1<<30, decide)
