@@ -85,7 +85,8 @@ type adoption struct {
 // AdoptLane takes back what peer has of a lane: its newest voucher, after every check that it had to pass when it was signed, and the
 // receipt, its dispute and its end. A peer can give back only what was signed, and nothing falls by it but by a signature of this side: a
 // peer that lies can keep back at most what it alone has. terms are what the copy's records say, as the caller read them; nil: nothing, and
-// then a lane that is not here is opened without a hold. Adopting what is here already changes nothing.
+// then a lane that is not here is opened without a hold. Adopting what is here already changes nothing. A lane that is not here and of another
+// device of this account stays out: [*SisterError].
 // Errors wrap ErrCopy or say which check failed; then nothing was written.
 func (t *Tx) AdoptLane(peer identity.AccountID, c LaneCopy, terms *Terms) (Adopted, error) {
 	return t.adoptLane(peer, c, terms, false)
@@ -177,6 +178,9 @@ func (a *adoption) find() error {
 		a.lane = have
 		return a.judge(first)
 	}
+	if err := a.ours(first); err != nil {
+		return err
+	}
 	if err := a.keep(first.Delegation); err != nil {
 		return err
 	}
@@ -201,7 +205,7 @@ func (a *adoption) find() error {
 	a.opened, a.changed = true, true
 	a.lane, err = a.t.openLane(a.role, a.opening(first), first)
 	a.lane.Restored, a.lane.Opened = true, a.time(a.copy.Opened)
-	return errors.Join(err, a.t.saveLane(&a.lane))
+	return errors.Join(err, a.t.saveLane(&a.lane), a.found())
 }
 
 // judge checks a voucher of a lane that is here.

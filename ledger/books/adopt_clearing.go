@@ -20,7 +20,7 @@ type ClearingCopy struct {
 }
 
 // AdoptClearing takes back a clearing that counts: every member's signature is in the copy, this account's own too. Adopting what is here
-// already changes nothing. Errors wrap ErrCopy or say which check failed; then nothing was written.
+// already changes nothing. One of another device of this account stays out: [*SisterError]. Errors wrap ErrCopy or say which check failed; then nothing was written.
 func (t *Tx) AdoptClearing(peer identity.AccountID, c ClearingCopy) (changed bool, err error) {
 	err = t.txn.Try(func() (err error) {
 		changed, err = t.adoptClearing(peer, c)
@@ -48,7 +48,11 @@ func (t *Tx) adoptClearing(peer identity.AccountID, c ClearingCopy) (changed boo
 		return false, err
 	}
 	if !ok {
-		have = Netted{Clearing: netting.Clearing{Terms: c.Terms}, Self: t.memberDevice(c.Terms)}
+		self, err := t.memberDevice(c.Terms)
+		if err != nil {
+			return false, err
+		}
+		have = Netted{Clearing: netting.Clearing{Terms: c.Terms}, Self: self}
 	}
 	sides := legs(c.Terms, have.Self)
 	if c.Terms.Side(have.Self).Account() != t.b.self || !member(c.Terms, peer) {
@@ -81,18 +85,20 @@ func (t *Tx) adoptClearing(peer identity.AccountID, c ClearingCopy) (changed boo
 	return changed, nil
 }
 
-// memberDevice is this account's device in the terms of a clearing: this one, or the one that it had then.
-func (r *Reader) memberDevice(t netting.Terms) identity.PeerID {
-	own := r.b.config.Device.Peer()
-	if t.Side(own).Account() == r.b.self {
-		return own
-	}
+// memberDevice is this account's device in the terms of a clearing: this one, or another whose records this ledger books. A clearing of a sister
+// device is in that one's ledger.
+func (r *Reader) memberDevice(t netting.Terms) (own identity.PeerID, err error) {
+	own = r.b.config.Device.Peer()
+	var sister error
 	for _, d := range t.Devices() {
-		if t.Side(d).Account() == r.b.self {
-			return d
+		if t.Side(d).Account() != r.b.self {
+			continue
+		}
+		if sister = r.charge(d); sister == nil {
+			return d, nil
 		}
 	}
-	return own
+	return own, sister // no member at all is for the caller to say
 }
 
 // member reports whether an account has a part in t.

@@ -20,16 +20,21 @@ type SettledCopy struct {
 
 // AdoptSettlement takes back what peer has of a settlement. One that both have signed is booked, whatever became of it here since. One that
 // only this side has signed is a proposal of ours again, and one that only the other has signed waits for a decision. The lanes that it
-// lists must be here: adopt those first. Adopting what is here already changes nothing. Errors wrap ErrCopy or say which check failed;
-// then nothing was written.
+// lists must be here: adopt those first. Adopting what is here already changes nothing. One that another device of this account signed stays
+// out: [*SisterError]. Errors wrap ErrCopy or say which check failed; then nothing was written.
 func (t *Tx) AdoptSettlement(peer identity.AccountID, c SettledCopy) (changed bool, err error) {
+	return t.takeSettlement(peer, c, false)
+}
+
+// takeSettlement is AdoptSettlement; own says that the copy is from this side's own ledger.
+func (t *Tx) takeSettlement(peer identity.AccountID, c SettledCopy, own bool) (changed bool, err error) {
 	s, err := voucher.OpenSettlement(c.Proposal)
 	if err != nil {
 		return false, fmt.Errorf("adopt settlement: %w", err)
 	}
 	id := s.ID()
 	err = t.txn.Try(func() (err error) {
-		changed, err = t.adoptSettlement(peer, s, c)
+		changed, err = t.adoptSettlement(peer, s, c, own)
 		return err
 	})
 	if err != nil {
@@ -38,7 +43,7 @@ func (t *Tx) AdoptSettlement(peer identity.AccountID, c SettledCopy) (changed bo
 	return changed, nil
 }
 
-func (t *Tx) adoptSettlement(peer identity.AccountID, s voucher.Settlement, c SettledCopy) (bool, error) {
+func (t *Tx) adoptSettlement(peer identity.AccountID, s voucher.Settlement, c SettledCopy, own bool) (bool, error) {
 	if s.Channel.RoleOf(t.b.self) == 0 || s.Channel.Peer(t.b.self) != peer || len(c.Delegations) > maxCopyDelegations {
 		return false, fmt.Errorf("%w: it is between %s and %s", ErrCopy, s.Channel.Renter.Short(), s.Channel.Provider.Short())
 	}
@@ -48,6 +53,11 @@ func (t *Tx) adoptSettlement(peer identity.AccountID, s voucher.Settlement, c Se
 	}
 	if ok && !bytes.Equal(have.Proposal, c.Proposal) {
 		return false, ErrConflict
+	}
+	if !own {
+		if err := t.ownSignature(s, c.Counter); err != nil {
+			return false, err
+		}
 	}
 	for _, raw := range c.Delegations {
 		if len(raw) > maxDelegation {

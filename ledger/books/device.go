@@ -2,6 +2,7 @@ package books
 
 import (
 	"context"
+	"errors"
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/money"
@@ -9,19 +10,23 @@ import (
 )
 
 // KeepOwn keeps this device's delegation among the others, so that what was signed under it can be checked when the device has another
-// one. Call it at each start.
+// one, and that this ledger is the device's own. Call it at each start.
 func (b *Books) KeepOwn(ctx context.Context) error {
-	kept := false
-	err := b.View(ctx, func(r *Reader) (err error) {
-		kept, err = r.HasDelegation(b.config.Device.DelegationHash())
+	dev, kept := b.config.Device, false
+	err := b.View(ctx, func(r *Reader) error {
+		has, err := r.HasDelegation(dev.DelegationHash())
+		if err != nil || !has {
+			return err
+		}
+		kept, err = r.isFormer(dev.Peer())
 		return err
 	})
 	if err != nil || kept {
 		return err
 	}
 	return b.Update(ctx, func(t *Tx) error {
-		_, _, err := t.KeepDelegation(b.config.Device.Delegation())
-		return err
+		_, _, err := t.KeepDelegation(dev.Delegation())
+		return errors.Join(err, save(t.own, ownKey(dev.Peer()), ownDevice{Since: t.now.UnixMilli()}))
 	})
 }
 

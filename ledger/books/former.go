@@ -28,18 +28,29 @@ func (r *Reader) openOwn(note []byte) (history.Checkpoint, error) {
 	return history.Open(note, o.Peer)
 }
 
-// isFormer reports whether a device of this account is known by a delegation that is kept here. It looks through all of them: for a
-// start, not for each record.
+// ownDevice is a device whose leases are in this ledger's charge.
+type ownDevice struct {
+	Since int64 `cbor:"1,keyasint"`           // Unix milliseconds
+	Taken bool  `cbor:"2,keyasint,omitempty"` // it had a ledger of its own, which is lost ([Tx.Take])
+}
+
+func ownKey(device identity.PeerID) []byte { return key("own/", device[:]) }
+
+// isFormer reports whether this ledger was kept by a device of this account: it is, or was until another replaced it ([Books.KeepOwn]). The
+// delegations that are kept say nothing of that: those of sister devices, each with a ledger of its own, are among them.
 func (r *Reader) isFormer(device identity.PeerID) (bool, error) {
-	for p, err := range r.own.Iterate([]byte("d/"), nil) {
-		if err != nil {
-			return false, err
-		}
-		if d, err := identity.OpenDelegation(p.Value); err == nil && d.Device == device && d.Account == r.b.self {
-			return true, nil
-		}
+	v, ok, err := load[ownDevice](r.own, ownKey(device))
+	return ok && !v.Taken, err
+}
+
+// inCharge reports whether this ledger books what a device of this account signed: it is this device, one that it replaced, or a lost one
+// that it took over.
+func (r *Reader) inCharge(device identity.PeerID) (bool, error) {
+	if device == r.b.config.Device.Peer() {
+		return true, nil
 	}
-	return false, nil
+	_, ok, err := load[ownDevice](r.own, ownKey(device))
+	return ok, err
 }
 
 // Hanging is what only the device that signed it can bring to its end, so that changing the device would break it off. What is owed is no

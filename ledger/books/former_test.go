@@ -73,9 +73,11 @@ func TestForeignHead(t *testing.T) {
 	must(t, p.KeepOwn(t.Context()))
 	stranger := newDevice(t)
 	p.update(func(t *Tx) error { _, _, err := t.KeepDelegation(stranger.Delegation()); return err }) // as of whoever was dealt with
+	sister := account.device(4, identity.AllPowers)
+	p.update(func(t *Tx) error { _, _, err := t.KeepDelegation(sister.Delegation()); return err }) // as of a payment that it made
 	must(t, p.Close())
 	for what, dev := range map[string]*identity.Device{
-		"another account's": stranger, "of the account, but not of this ledger": account.device(3, identity.AllPowers),
+		"another account's": stranger, "of the account, but not of this ledger": account.device(3, identity.AllPowers), "of a sister device": sister,
 	} {
 		other := openParty(t, dev, copyEngine(t, p.engine), filepath.Join(t.TempDir(), "ledger"), testLimits)
 		must(t, other.Close()) // writes its head note

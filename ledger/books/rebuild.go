@@ -192,7 +192,7 @@ func (b *Books) salvageSettlements(ctx context.Context, old *Reader, out *Salvag
 		}
 		if err == nil && ok {
 			err = b.Update(ctx, func(t *Tx) error {
-				_, err := t.AdoptSettlement(s.Channel.Peer(b.self), c)
+				_, err := t.takeSettlement(s.Channel.Peer(b.self), c, true)
 				return err
 			})
 		}
@@ -251,7 +251,7 @@ func (b *Books) salvageKeys(ctx context.Context, old *Reader, out *Salvaged) err
 	for _, kind := range []struct {
 		prefix string
 		check  func(kv.Pair) error
-	}{{"ky/", soundChanges}, {"fk/", soundTwoKeys}, {"rv/", soundRevocation}} {
+	}{{"ky/", soundChanges}, {"fk/", soundTwoKeys}, {"rv/", soundRevocation}, {"own/", soundOwn}} {
 		if err := b.salvageAll(ctx, old, out, kind.prefix, kind.check); err != nil {
 			return err
 		}
@@ -306,6 +306,14 @@ func soundRevocation(p kv.Pair) error {
 		err = fmt.Errorf("revocation of device %s: %w", v.Device.Short(), ErrCorrupt)
 	}
 	return err
+}
+
+func soundOwn(p kv.Pair) error {
+	var v ownDevice
+	if _, err := deviceOf(bytes.TrimPrefix(p.Key, []byte("own/"))); err != nil {
+		return err
+	}
+	return wire.UnmarshalStrict(p.Value, &v)
 }
 
 // salvageProofs takes over the proofs that a device signed two vouchers with one sequence, or two histories: nobody else may have them.

@@ -59,6 +59,9 @@ func (p *party) terms(c LaneCopy) *Terms {
 	if !ok {
 		return nil
 	}
+	if v, err := voucher.Open(c.Vouchers[0]); err == nil && v.Channel.Provider == p.Self() {
+		t.Signed = []Signature{{Header: p.dev.Header(1), Delegation: p.dev.DelegationHash()}} // as the lease is
+	}
 	return &t
 }
 

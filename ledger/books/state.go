@@ -33,6 +33,8 @@ import (
 //	ev/<lane>/<place>            [Interval]: evidence of an interval and the voucher that paid it
 //	al/<lane>                    allowance as signed
 //	d/<hash>                     delegation as signed
+//	own/<device>                 [ownDevice]: whose leases this ledger books
+//	sis/<device><lane>           [skipped]: a lane of another device of this account that a peer gave back
 //	rv/<account>/<device>        highest revocation of a device, as signed
 //	ky/<account>                 longest list of changes of an account's key
 //	fk/<account>                 [TwoKeys]: two that claim to follow one key

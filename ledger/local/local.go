@@ -67,6 +67,7 @@ func Register(a huma.API, d Desk) {
 	})
 	d.entries(a)
 	d.recovery(a)
+	d.takeOver(a)
 	d.intervals(a)
 	d.owed(a)
 	d.disputes(a)

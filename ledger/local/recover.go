@@ -2,8 +2,11 @@ package local
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -63,6 +66,32 @@ func (d Desk) recovery(a huma.API) {
 		})
 }
 
+// takeOver puts on the API that this ledger takes over a lost device's leases.
+func (d Desk) takeOver(a huma.API) {
+	huma.Register(a, serve.Op(http.MethodPost, "/ledger/recover/{device}/take", "Take over the leases of a lost device of this account, and ask everybody for them"),
+		func(ctx context.Context, in *struct {
+			Device string `path:"device"`
+		},
+		) (*serve.Body[statement.Recovery], error) {
+			device, err := identity.ParsePeer(in.Device)
+			if err != nil {
+				return nil, serve.Fail(http.StatusUnprocessableEntity, err, "`ledger recover` lists other devices whose leases stayed out")
+			}
+			if err := d.Recovery.Take(ctx, device); err != nil {
+				if errors.Is(err, books.ErrOwnDevice) {
+					return nil, serve.Fail(http.StatusConflict, err, "nothing is to be taken over: `ledger recover` asks for what is missing")
+				}
+				return nil, fail(err)
+			}
+			asked, err := d.Recovery.AskAll(ctx)
+			if err != nil {
+				return nil, fail(err)
+			}
+			out, err := d.recovered(ctx, asked)
+			return &serve.Body[statement.Recovery]{Body: out}, err
+		})
+}
+
 // recovered says how far the ledger has got back what it lost.
 func (d Desk) recovered(ctx context.Context, asked []statement.Recovered) (statement.Recovery, error) {
 	out := statement.Recovery{Epoch: d.Books.Epoch(), Asked: asked, Waiting: []statement.Waiting{}}
@@ -70,6 +99,14 @@ func (d Desk) recovered(ctx context.Context, asked []statement.Recovered) (state
 		if out.Restored, err = r.Restored(); err != nil {
 			return err
 		}
+		others, err := r.Skipped()
+		if err != nil {
+			return err
+		}
+		for device, n := range others {
+			out.Others = append(out.Others, statement.OtherDevice{Device: device.String(), Leases: n})
+		}
+		slices.SortFunc(out.Others, func(a, b statement.OtherDevice) int { return cmp.Compare(a.Device, b.Device) })
 		list, err := r.ToAsk()
 		if err != nil {
 			return err

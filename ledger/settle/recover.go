@@ -72,6 +72,7 @@ type RecoveryConfig struct {
 type Recovery struct {
 	c       RecoveryConfig
 	arrived chan identity.PeerID // peers that connected
+	began   chan struct{}        // a ledger that was never restored has something to ask for ([Recovery.Take])
 }
 
 // NewRecovery makes a service; the caller serves its Handler and runs it.
@@ -79,7 +80,7 @@ func NewRecovery(c RecoveryConfig) (*Recovery, error) {
 	if c.Network == nil || c.Books == nil || c.Protocol == "" || c.Peer == nil || c.Log == nil {
 		return nil, errors.New("recovery config: network, protocol, books, peer and log are needed")
 	}
-	return &Recovery{c: c, arrived: make(chan identity.PeerID, 64)}, nil
+	return &Recovery{c: c, arrived: make(chan identity.PeerID, 64), began: make(chan struct{}, 1)}, nil
 }
 
 // Handler answers other peers: a device hears what this side has of its own account, and nothing else.
@@ -155,6 +156,7 @@ type Found struct {
 	Lanes       int                // of which something was lost
 	Settlements int                // that were lost, clearings among them
 	Unchanged   int                // lanes, settlements and clearings that were here as they are there
+	Skipped     int                // of other devices of this account, which have ledgers of their own
 	first       bool               // it speaks the first version of the conversation
 }
 
@@ -173,7 +175,7 @@ func (r *Recovery) Ask(ctx context.Context, peer identity.PeerID) (Found, error)
 		if err != nil {
 			return f, r.about(peer, err)
 		}
-		if err := r.adopt(ctx, &f, got); err != nil {
+		if err := r.adopt(ctx, peer, &f, got); err != nil {
 			wrong, bad = errors.Join(wrong, err), bad+1
 		}
 		if errors.Is(wrong, books.ErrReadOnly) {
@@ -230,7 +232,7 @@ func (r *Recovery) page(ctx context.Context, peer identity.PeerID, f *Found, ask
 }
 
 // adopt takes one page into the books, and gives what of it could not be taken.
-func (r *Recovery) adopt(ctx context.Context, f *Found, got RecoverAnswer) error {
+func (r *Recovery) adopt(ctx context.Context, peer identity.PeerID, f *Found, got RecoverAnswer) error {
 	if got.count() == 0 {
 		return nil
 	}
@@ -240,20 +242,24 @@ func (r *Recovery) adopt(ctx context.Context, f *Found, got RecoverAnswer) error
 		wrong, now = nil, *f
 		for _, c := range got.Lanes {
 			a, err := t.AdoptLane(f.Account, c, r.terms(c))
-			wrong = errors.Join(wrong, err)
-			now.count(&now.Lanes, a.Changed, err)
+			var sister *books.SisterError
+			if errors.As(err, &sister) {
+				if err := t.Skip(sister.Device, c.Lane(), f.Account, peer); err != nil {
+					return err
+				}
+			}
+			wrong = errors.Join(wrong, now.count(&now.Lanes, a.Changed, err))
 		}
 		for _, c := range got.Settled {
 			changed, err := t.AdoptSettlement(f.Account, c)
+			err = now.count(&now.Settlements, changed, err)
 			if len(c.Counter) > 0 { // one that is not signed by both decides nothing
 				wrong = errors.Join(wrong, err)
 			}
-			now.count(&now.Settlements, changed, err)
 		}
 		for _, c := range got.Cleared {
 			changed, err := t.AdoptClearing(f.Account, c)
-			wrong = errors.Join(wrong, err)
-			now.count(&now.Settlements, changed, err)
+			wrong = errors.Join(wrong, now.count(&now.Settlements, changed, err))
 		}
 		return nil
 	})
@@ -278,14 +284,33 @@ func (r *Recovery) terms(c books.LaneCopy) *books.Terms {
 	return terms
 }
 
-func (f *Found) count(lost *int, changed bool, err error) {
+// count counts one copy, and gives what is wrong with it. One of another device of this account is not wrong, and stays out.
+func (f *Found) count(lost *int, changed bool, err error) error {
+	var sister *books.SisterError
 	switch {
+	case errors.As(err, &sister):
+		f.Skipped++
+		return nil
 	case err != nil:
 	case changed:
 		*lost++
 	default:
 		f.Unchanged++
 	}
+	return err
+}
+
+// Take takes over the leases of a lost device of this account ([books.Tx.Take]); ask everybody then.
+func (r *Recovery) Take(ctx context.Context, device identity.PeerID) error {
+	if err := r.c.Books.Update(ctx, func(t *books.Tx) error { return t.Take(device) }); err != nil {
+		return err
+	}
+	r.c.Log.Warn("this ledger takes over the leases of a lost device: with a ledger of its own it would book them once more", "device", device)
+	select {
+	case r.began <- struct{}{}:
+	default:
+	}
+	return nil
 }
 
 // AskAll asks everybody who has not answered since the restore, and says what came of each: the ledger verb. It asks a few at a time.
@@ -317,7 +342,8 @@ func (r *Recovery) askAccount(ctx context.Context, a identity.AccountID) stateme
 	if err == nil && f.Account != a {
 		err = fmt.Errorf("device %s speaks for account %s now", peer.Short(), f.Account.Short())
 	}
-	out.Leases, out.Settlements = f.Lanes, f.Settlements
+	out.Leases, out.Settlements, out.Skipped = f.Lanes, f.Settlements, f.Skipped
+	r.skipped(f)
 	switch {
 	case f.Lanes+f.Settlements > 0:
 		out.Result = statement.Found
@@ -333,4 +359,12 @@ func (r *Recovery) askAccount(ctx context.Context, a identity.AccountID) stateme
 		r.c.Log.Info("not recovered yet", "account", a.Short(), "err", errors.Join(err, note))
 	}
 	return out
+}
+
+// skipped says that a peer had leases of other devices of this account.
+func (r *Recovery) skipped(f Found) {
+	if f.Skipped > 0 {
+		r.c.Log.Info("records of other devices of this account stay out of this ledger; `ledger recover` says whose", "account", f.Account.Short(),
+			"records", f.Skipped)
+	}
 }

@@ -25,13 +25,21 @@ const (
 // Run asks by itself, after a restore, until everybody has answered or was given up: at once, whenever one connects, and besides ever more
 // seldom. It returns when ctx ends.
 func (r *Recovery) Run(ctx context.Context) error {
+	if r.c.Books.ReadOnly() != nil {
+		<-ctx.Done() // nothing can be taken back before the store was rebuilt
+		return nil
+	}
 	restored, err := r.restored(ctx)
+	for err == nil && restored.IsZero() { // nothing was lost
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.began:
+		}
+		restored, err = r.restored(ctx)
+	}
 	if err != nil {
 		return err
-	}
-	if restored.IsZero() || r.c.Books.ReadOnly() != nil {
-		<-ctx.Done() // nothing was lost, or nothing can be taken back before the store was rebuilt
-		return nil
 	}
 	r.c.Network.Watch(ctx, func(peer identity.PeerID, up bool) {
 		if !up {
@@ -96,6 +104,7 @@ func (r *Recovery) greet(ctx context.Context, peer identity.PeerID, restored tim
 	}
 	asked[peer] = true
 	f, err := r.Ask(ctx, peer)
+	r.skipped(f)
 	if f.Lanes+f.Settlements > 0 {
 		r.c.Log.Info("records recovered from a peer that the backup did not know", "account", f.Account.Short(), "leases", f.Lanes,
 			"settlements", f.Settlements)

@@ -16,7 +16,14 @@ type Recovered struct {
 	Result      string `json:"result" enum:"recovered,unchanged,unreachable,refused"`
 	Leases      int    `json:"leases" doc:"of which something was lost and is back"`
 	Settlements int    `json:"settlements" doc:"that were lost and are back"`
+	Skipped     int    `json:"skipped,omitempty" doc:"records of other devices of this account, which have ledgers of their own"`
 	Detail      string `json:"detail,omitempty"`
+}
+
+// OtherDevice is a device of this account with leases that peers gave back and that are not in this ledger.
+type OtherDevice struct {
+	Device string `json:"device"`
+	Leases int    `json:"leases"`
 }
 
 // Recovery says how far a restored ledger has got back what it lost.
@@ -25,6 +32,8 @@ type Recovery struct {
 	Restored time.Time   `json:"restored,omitzero" doc:"missing: this ledger was never restored"`
 	Asked    []Recovered `json:"asked" doc:"what came of those that were asked now"`
 	Waiting  []Waiting   `json:"waiting" doc:"who has not answered; nothing is signed for them on older leases"`
+
+	Others []OtherDevice `json:"others,omitempty" doc:"whose leases peers gave back and stay out: each has a ledger of its own"`
 }
 
 // Waiting is a counterparty that has not answered since the restore.

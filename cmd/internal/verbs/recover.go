@@ -104,14 +104,24 @@ func (d *Daemon) ledgerRestore() *cobra.Command {
 }
 
 func (d *Daemon) ledgerRecover() *cobra.Command {
-	var from, forget string
+	var from, forget, take string
 	c := &cobra.Command{
 		Use: "recover", Short: "get back what the ledger lost: from its own files, a backup, and the peers", Args: cobra.NoArgs,
 		Long: "While " + d.Title + " runs it asks every counterparty that has not answered since the ledger was restored. While it is stopped, a ledger\n" +
 			"that is behind or damaged is made again from what is left of it, and from a backup with --from; the store that is there is set aside.\n" +
+			"Leases of another device of this account stay out, since that one has a ledger of its own. If it is lost for good (its disk is dead and\n" +
+			"there is no backup), --take DEVICE takes them over here: what peers have of it is booked and settled, not continued. Never do it while that\n" +
+			"device may still run, or on two devices: the same debts would be booked twice.\n" +
 			"Exit codes: 0 all have answered; 10 somebody has not: " + d.Title + " goes on asking.",
-		Example: fmt.Sprintf("  %[1]s ledger recover\n  %[1]s ledger recover --from /media/stick/ledger.backup\n  %[1]s ledger recover --forget gf5vesrrri2h…", d.Name),
+		Example: fmt.Sprintf("  %[1]s ledger recover\n  %[1]s ledger recover --from /media/stick/ledger.backup\n  %[1]s ledger recover --forget gf5vesrrri2h…\n  %[1]s ledger recover --take 12D3KooW…", d.Name),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if take != "" {
+				v, err := sendTo[statement.Recovery](cmd.Context(), d, "take over device "+take, "/ledger/recover/"+url.PathEscape(take)+"/take")
+				if err != nil {
+					return err
+				}
+				return d.printRecovery(v)
+			}
 			if forget != "" {
 				v, err := sendTo[statement.Recovery](cmd.Context(), d, "give up account "+forget, "/ledger/recover/"+url.PathEscape(forget)+"/forget")
 				if err != nil {
@@ -133,7 +143,8 @@ func (d *Daemon) ledgerRecover() *cobra.Command {
 	}
 	c.Flags().StringVar(&from, "from", "", "start from this backup `file`")
 	c.Flags().StringVar(&forget, "forget", "", "give up what this `account` may have, and go on")
-	c.MarkFlagsMutuallyExclusive("from", "forget")
+	c.Flags().StringVar(&take, "take", "", "take over the leases of this `device` of the account, which is lost for good")
+	c.MarkFlagsMutuallyExclusive("from", "forget", "take")
 	return c
 }
 
@@ -210,6 +221,10 @@ func (d *Daemon) tellRecovery(v statement.Recovery) error {
 		return err
 	}
 	d.Note("restored %s, epoch %d", cli.Ago(v.Restored, now), v.Epoch)
+	for _, o := range v.Others {
+		d.Note("%s of device %s of this account stay out: they are in its own ledger; only if it is lost for good, --take %s", cli.Count(o.Leases, "lease"),
+			o.Device, o.Device)
+	}
 	if len(v.Waiting) == 0 {
 		d.Note("everybody has answered")
 		return nil

@@ -84,7 +84,9 @@ func (b *Base) lastDevice(ctx context.Context, account identity.AccountID) (peer
 		}
 	}
 	err = b.Books.View(ctx, func(r *books.Reader) (err error) {
-		peer, err = r.LastDevice(account)
+		if peer, err = r.LastDevice(account); err == nil && peer.IsZero() {
+			peer, err = r.SkippedAt(account)
+		}
 		return err
 	})
 	if err == nil && peer.IsZero() {
