@@ -18,7 +18,9 @@ import (
 	"github.com/gpufair/gpufair/market/announce"
 	"github.com/gpufair/gpufair/market/book"
 	"github.com/gpufair/gpufair/market/markettest"
+	"github.com/gpufair/gpufair/market/reason"
 	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/p2ptest"
 	"github.com/gpufair/gpufair/renter/control/api"
 )
@@ -88,7 +90,7 @@ func TestSearchAsksTheIndex(t *testing.T) {
 		must(t, pub.Set(markettest.Offer(owner, 1, time.Now())))
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		a := &Agent{Deps: Deps{Network: mine, Board: board(mine, wordOf{Peer: owner.Peer(), Addrs: theirs.Addrs()}), Log: log}}
+		a := &Agent{Deps: Deps{Device: p2ptest.Device(t), Network: mine, Board: board(mine, wordOf{Peer: owner.Peer(), Addrs: theirs.Addrs()}), Log: log}}
 		if len(mine.Peers()) > 0 || a.Board.Book().Len() > 0 {
 			t.Fatal("the offer is known already: the test shows nothing")
 		}
@@ -96,6 +98,24 @@ func TestSearchAsksTheIndex(t *testing.T) {
 			t.Error("search did not find the offer")
 		}
 	})
+}
+
+// buysNothingOfItself lets the owner's own agent look at an offer of its own account: a channel has two sides.
+func buysNothingOfItself(t *testing.T, a *Agent, owner *identity.Device, q string) {
+	t.Helper()
+	a.Device = owner
+	if buys(t, a, q, 1) {
+		t.Error("chose an own offer")
+	}
+	res, err := a.Search(t.Context(), api.SearchRequest{Query: q})
+	must(t, err)
+	if len(res.Offers) != 1 {
+		t.Fatalf("search shows %d offers", len(res.Offers))
+	}
+	_, err = a.choose(t.Context(), api.RunRequest{Offer: res.Offers[0].ID})
+	if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "your own account's") {
+		t.Errorf("an own offer by its name: %v", err)
+	}
 }
 
 // TestFreeAgain: a job has ended, and the news of it has not come yet. Search and run find the device all the same, by asking its machine.
@@ -128,7 +148,7 @@ func TestFreeAgain(t *testing.T) {
 		pub, err := announce.NewPublisher(board(theirs), owner, &sequences{})
 		must(t, err)
 		run(pub.Run)
-		a := &Agent{Deps: Deps{Network: mine, Board: board(mine), Log: log}}
+		a := &Agent{Deps: Deps{Device: renter, Network: mine, Board: board(mine), Log: log}}
 		net.Mesh()
 		offer := func(free uint64) {
 			must(t, pub.Set(markettest.Offer(owner, 1, time.Now()).WithFree(free)))
@@ -159,6 +179,7 @@ func TestFreeAgain(t *testing.T) {
 		if buys(t, a, q, 2) {
 			t.Error("found two devices where there is one")
 		}
+		buysNothingOfItself(t, a, owner, q)
 	})
 }
 
@@ -179,6 +200,19 @@ func TestShortTerm(t *testing.T) {
 		term, err := c.p.term(lot)
 		if term != c.want || (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%s: got %d, %v", name, term, err)
+		}
+	}
+}
+
+// TestAnother: what one owner refuses, another may sell; what is wrong with the renter itself is wrong everywhere.
+func TestAnother(t *testing.T) {
+	for code, want := range map[reason.Code]bool{
+		reason.NotServed: true, reason.CreditLimit: true, reason.StrangersTotal: true, reason.DiskFull: true, reason.DeviceTaken: true,
+		reason.HistoryForked: false, reason.Equivocation: false, reason.DelegationPowers: false, reason.Duplicate: false, reason.StoppedRenter: false,
+		reason.ImageInvalid: false,
+	} {
+		if another(reason.Reason{Code: code}) != want {
+			t.Errorf("%s: the next is tried: %v", code, !want)
 		}
 	}
 }

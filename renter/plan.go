@@ -228,21 +228,32 @@ const triedOffers = 5
 func (a *Agent) choose(ctx context.Context, req api.RunRequest) ([]book.Found, error) {
 	if req.Offer != "" {
 		f, err := a.findOffer(ctx, req.Offer)
+		if err == nil && f.Entry.Account == a.Device.Account() {
+			err = refuse("offer %q: it is your own account's, which can't lease from itself: choose another's", req.Offer)
+		}
 		return []book.Found{f}, err
 	}
 	q, order, err := parseSearch(req.Query, req.Order, false)
 	if err != nil {
 		return nil, err
 	}
-	all := a.Board.Book().Search(q, order, 3*triedOffers, time.Now())
+	all := a.Board.Book().Search(q, order, book.MaxLimit, time.Now())
+	own := len(all)
+	all = a.others(all)
+	own -= len(all)
 	kept := enough(a.Board.ProbeAll(ctx, all[:min(len(all), 2*triedOffers)]), req.Devices)
 	if len(kept) == 0 {
-		kept = enough(a.refresh(ctx, q, order), req.Devices)
+		kept = enough(a.others(a.refresh(ctx, q, order)), req.Devices)
 	}
 	if len(kept) == 0 {
-		return nil, noOffer(req, a.Board.Book().Len(), len(a.Network.Peers()))
+		return nil, noOffer(req, a.Board.Book().Len(), len(a.Network.Peers()), own)
 	}
 	return kept[:min(len(kept), triedOffers)], nil
+}
+
+// others are the lots of other accounts: one's own PCs, which act for one account, owe each other nothing.
+func (a *Agent) others(found []book.Found) []book.Found {
+	return slices.DeleteFunc(found, func(f book.Found) bool { return f.Entry.Account == a.Device.Account() })
 }
 
 // enough are the lots with so many free devices, at least one.
@@ -385,11 +396,12 @@ func (a *Agent) newRecord(p *planned, f book.Found) record {
 	}
 }
 
-// another reports whether a refusal is about this one offer, so that the next may do.
+// another reports whether a refusal is about this one offer or its owner, so that the next may do.
 func another(why reason.Reason) bool {
 	switch why.Code {
 	case reason.DeviceTaken, reason.OfferUnknown, reason.OfferExpired, reason.Measuring, reason.OwnerPaused, reason.OwnerUsing, reason.RuntimeDown,
-		reason.ProviderGone:
+		reason.ProviderGone, reason.NotServed, reason.CreditLimit, reason.StrangersTotal, reason.NotMeasured, reason.DiskFull, reason.LedgerReadOnly,
+		reason.TermsChanged, reason.PriceBelow, reason.TermOutOfRange, reason.ResourcesExceeded:
 		return true
 	}
 	return false
@@ -427,7 +439,7 @@ func (a *Agent) Submit(ctx context.Context, req api.RunRequest, send func(api.Ru
 		if err != nil || why == nil {
 			return err
 		}
-		if err := send(api.RunEvent{Step: api.StepPlan, Detail: "the offer went to somebody else (" + why.String() + "); trying the next"}); err != nil {
+		if err := send(api.RunEvent{Step: api.StepPlan, Detail: "the offer was not sold to you (" + why.String() + "); trying the next"}); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ func Next(err error) string {
 }
 
 // noOffer says that nothing can be bought for a request, with so many offers known and peers connected.
-func noOffer(req api.RunRequest, known, peers int) error {
+func noOffer(req api.RunRequest, known, peers, own int) error {
 	r := &refusal{next: "gpufair search shows what there is; fewer conditions may find something"}
 	if known == 0 {
 		r.next = "gpufair peers lists who is connected, gpufair search shows what there is"
@@ -57,6 +57,9 @@ func noOffer(req api.RunRequest, known, peers int) error {
 		return r
 	}
 	r.why = fmt.Errorf("no live offer matches: asked for %s with %s; known: %s", wanted, count(max(req.Devices, 1), "free device"), count(known, "offer"))
+	if own > 0 {
+		r.why = fmt.Errorf("%w; %s of your own account left out: it can't lease from itself", r.why, count(own, "lot"))
+	}
 	return r
 }
 

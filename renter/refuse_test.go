@@ -30,7 +30,7 @@ func TestNoOffer(t *testing.T) {
 		"owners pause":   {"kind=cpu", 0, 2, "2 peers connected, but nothing is offered now", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := noOffer(api.RunRequest{Query: c.query}, c.known, c.peers)
+			err := noOffer(api.RunRequest{Query: c.query}, c.known, c.peers, 0)
 			if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), c.why) || strings.Contains(err.Error(), ErrRequest.Error()) {
 				t.Errorf("got %v, want %s", err, c.why)
 			}
