@@ -6,6 +6,9 @@ import (
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/history"
+	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/identity"
@@ -174,14 +177,15 @@ func (s *Service) addNewest(ctx context.Context, a Ask, out *Answer) error {
 	})
 }
 
-// toPeer gives an error of the books the kind that the peer may see.
+// toPeer gives an error of the books the kind that the peer may see. What is left is this program's own fault, which its log holds: nothing
+// that a peer can bring about at will may be left, or it fills the log.
 func toPeer(err error) error {
 	var known *p2p.Error
 	kind := p2p.KindConflict
 	switch {
 	case errors.As(err, &known):
 		return err
-	case errors.Is(err, books.ErrReadOnly):
+	case errors.Is(err, books.ErrReadOnly), errors.Is(err, kv.ErrReadOnly), errors.Is(err, books.ErrUnsure):
 		kind = p2p.KindUnavailable
 	case errors.Is(err, books.ErrWaiting):
 		kind = p2p.KindBusy
@@ -189,10 +193,11 @@ func toPeer(err error) error {
 		kind = p2p.KindNotFound
 	case errors.Is(err, books.ErrDelegation), errors.Is(err, books.ErrRole), errors.Is(err, books.ErrNoDealings), errors.Is(err, identity.ErrPower):
 		kind = p2p.KindForbidden
-	case errors.Is(err, wire.ErrFormat), errors.Is(err, identity.ErrSignature), errors.Is(err, voucher.ErrSettlement):
+	case errors.Is(err, wire.ErrFormat), errors.Is(err, identity.ErrSignature), errors.Is(err, voucher.ErrSettlement),
+		errors.Is(err, history.ErrCheckpoint), errors.Is(err, ledger.ErrChannel):
 		kind = p2p.KindBadRequest
 	case errors.Is(err, books.ErrDiffer), errors.Is(err, books.ErrPaid), errors.Is(err, books.ErrConflict), errors.Is(err, voucher.ErrTerms),
-		errors.Is(err, books.ErrUnsettled):
+		errors.Is(err, books.ErrUnsettled), errors.Is(err, money.ErrOverflow), errors.Is(err, books.ErrRefused):
 	default:
 		return err
 	}
