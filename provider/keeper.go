@@ -402,7 +402,9 @@ func (k *keeper) overDisk(ctx context.Context) string {
 	disk, err := k.a.mounts.Usage(ctx, k.id.String())
 	rec := k.look().rec
 	limit := rec.diskBytes()
-	k.onDisk.Store(disk.Bytes)
+	if err == nil {
+		k.onDisk.Store(disk.Bytes)
+	}
 	switch {
 	case err != nil && !errors.Is(err, ErrNotFound) && ctx.Err() == nil:
 		k.log.Warn("disk of the job not counted", "err", err)
