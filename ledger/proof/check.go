@@ -55,6 +55,7 @@ type check struct {
 	booked      money.Micro
 	most        money.Micro // that was allowed for; 0: nothing
 	corrected   money.Micro // taken off by corrections
+	agreedOn    bool        // a credit note that both signed says what the lane comes to
 	all         bool        // the lane's entries are all here
 	minor       *finding    // does not void the figures: the first is told
 	out         statement.Proof
@@ -184,9 +185,13 @@ func (c *check) figures() error {
 		c.unproven("that all of %v is owed: the books of account %s count %v, as for a lease that ended with a lower charge than was promised",
 			c.newest.Amount, c.f.Account.Short(), c.booked)
 	}
+	ceiling := most
+	if !c.agreedOn { // what was allowed for an absence is no more than what both agreed on afterwards
+		ceiling = max(most, c.most)
+	}
 	low, high := c.paid.between(most)
 	out.PaidAtLeast, out.PaidAtMost = low.String(), high.String()
-	out.LeftAtLeast, out.LeftAtMost = (least - min(least, high)).String(), (max(most, c.most) - low).String()
+	out.LeftAtLeast, out.LeftAtMost = (least - min(least, high)).String(), (ceiling - low).String()
 	c.unproven("that no newer voucher exists: each side may hold one that raises the amount")
 	c.unproven("payments that do not list this lease, such as prepaid ones")
 	return nil

@@ -44,7 +44,7 @@ func (c *check) comesTo(promised money.Micro) (money.Micro, error) {
 		for _, counter := range notes {
 			if proposal.Proposal.IsZero() && voucher.Agreed(proposal, identity.Hash(hashes[i]), counter) == nil {
 				c.proven("both agreed that the lease comes to %v: both signatures of a credit note", proposal.Amount)
-				promised = min(promised, proposal.Amount)
+				promised, c.agreedOn = min(promised, proposal.Amount), true
 			}
 		}
 	}

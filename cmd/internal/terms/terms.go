@@ -92,9 +92,22 @@ func (r *reading) read(a proof.Attachment) (string, error) {
 		e, err := market.OpenEnd(a.Data)
 		r.end = &e
 		return fmt.Sprintf("the provider ends the lease (%s) at %v in all for %v of running%s", e.Reason.Clean().Code, e.Charge, millis(e.Billable), exit(e.Exit)), err
+	case voucher.DomainDispute:
+		d, err := voucher.OpenDispute(a.Data)
+		return fmt.Sprintf("the %s disputes the lease (%q), with %v signed by both, until %s", r.side(d.Account), d.Reason, d.Amount, when(d.Until)), err
+	case voucher.DomainCreditNote:
+		n, err := voucher.OpenCreditNote(a.Data)
+		does := "proposes"
+		if !n.Proposal.IsZero() {
+			does = "agrees"
+		}
+		return fmt.Sprintf("the %s %s that the lease comes to %v", r.side(n.Account), does, n.Amount), err
 	}
 	return "", nil // of a wing that this release does not know: signed, about the lease, and not read
 }
+
+// side names a side of the lease by its account.
+func (r *reading) side(a identity.AccountID) string { return r.f.Channel.RoleOf(a).String() }
 
 func when(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
 

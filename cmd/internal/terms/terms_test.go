@@ -286,6 +286,53 @@ func TestUnequalEnd(t *testing.T) {
 	}
 }
 
+// TestCreditNote: what both agreed on after a dispute is the most that is left, whatever was allowed for an absence before, and the dispute's
+// records are put in words.
+func TestCreditNote(t *testing.T) {
+	w := newTrade(t)
+	var raw []byte
+	must(t, w.renter.Update(t.Context(), func(tx *books.Tx) (err error) {
+		raw, err = tx.SignAllowance(w.lane, 100_000, 1_796_050_800_000)
+		return err
+	}))
+	must(t, w.provider.Update(t.Context(), func(tx *books.Tx) error { _, err := tx.Allow(raw); return err }))
+	must(t, w.renter.Update(t.Context(), func(tx *books.Tx) (err error) {
+		raw, err = tx.OpenDispute(w.lane, "it never ran", 14*24*60*60*1000)
+		return err
+	}))
+	w.end.Billable, w.end.Charge = 90_000, 90_000
+	w.sign(w.provider, market.DomainEnd, w.end)
+	must(t, w.provider.Update(t.Context(), func(tx *books.Tx) error { return tx.RecordDispute(raw) }))
+	for _, p := range []party{w.renter, w.provider} {
+		must(t, p.Update(t.Context(), func(tx *books.Tx) error { _, err := tx.CloseLane(w.lane, 60_000); return err }))
+	}
+	note := func(p party) (d books.Dispute) {
+		must(t, p.View(t.Context(), func(r *books.Reader) (err error) { d, err = r.Dispute(w.lane); return err }))
+		return d
+	}
+	must(t, w.renter.Update(t.Context(), func(tx *books.Tx) error { return tx.OfferCredit(w.lane, 30_000) }))
+	offered := note(w.renter).Offer
+	must(t, w.provider.Update(t.Context(), func(tx *books.Tx) error { return tx.RecordNote(offered) }))
+	must(t, w.provider.Update(t.Context(), func(tx *books.Tx) error { return tx.OfferCredit(w.lane, 30_000) }))
+	countered := note(w.provider).Counter
+	must(t, w.renter.Update(t.Context(), func(tx *books.Tx) error { return tx.RecordNote(countered) }))
+	for side, p := range map[string]party{"renter": w.renter, "provider": w.provider} {
+		v := terms.Check(encode(t, w.prove(p)))
+		if v.Result != proof.OK || v.LeftAtMost != "0.03" {
+			t.Errorf("%s's file: %+v", side, v)
+		}
+		said := ""
+		for _, a := range v.Attachments {
+			said += a.Says + "\n"
+		}
+		for _, want := range []string{"the renter disputes the lease (\"it never ran\")", "the renter proposes that the lease comes to 0.03", "the provider agrees that"} {
+			if !strings.Contains(said, want) {
+				t.Errorf("%s's file says %q, not %q", side, said, want)
+			}
+		}
+	}
+}
+
 // TestAway: an allowance is a promise to sign and no debt; what it makes of an end that the renter never paid is told apart.
 func TestAway(t *testing.T) {
 	w := newTrade(t)
