@@ -153,9 +153,9 @@ func (d *Daemon) identityExport() *cobra.Command {
 			if _, err := fmt.Fprintln(d.Out, phrase); err != nil || keys == "" {
 				return err
 			}
-			d.Note("the account's key was changed, so an import needs this line, too; it is no secret:")
-			d.Note("  %s identity import --keys %s", d.Name, keys)
-			return nil
+			d.Note("the account's key was changed, so an import needs the line %s…, too; it is no secret: %s identity import --keys TEXT", keysStart, d.Name)
+			_, err = fmt.Fprintln(d.Out, keys)
+			return err
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
@@ -168,7 +168,7 @@ func (d *Daemon) identityImport() *cobra.Command {
 		Use: "import [WORD...]", Short: "restore the account of a recovery phrase on this machine", Args: cobra.ArbitraryArgs,
 		Long: "The account is the old one; the device key is new, since a key is never in two places. Refused while the daemon runs, or if there\n" +
 			"are keys already. Without words on the command line, where others could read them, the phrase is asked for; a dash reads it from a\n" +
-			"pipe.",
+			"pipe, with the line gfkeys… below it if there is one.",
 		Example: fmt.Sprintf("  %s identity import\n  %s identity import - < phrase", d.Name, d.Name),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := d.identityDir()
@@ -181,9 +181,15 @@ func (d *Daemon) identityImport() *cobra.Command {
 			if _, err := identity.Load(dir); !errors.Is(err, identity.ErrNoIdentity) {
 				return exists(dir)
 			}
+			if cmd.Flags().Changed("keys") && keys == "" {
+				return cli.Usagef("give --keys the text gfkeys… that `identity export` printed below the words, or leave it out", "--keys is empty")
+			}
 			phrase, err := d.phrase(cmd.Context(), args)
 			if err != nil {
 				return err
+			}
+			if words, line, ok := strings.Cut(phrase, keysStart); ok && keys == "" {
+				phrase, keys = words, keysStart+line
 			}
 			dev, err := identity.ImportChanged(dir, phrase, keys, time.Now())
 			switch {
@@ -196,18 +202,30 @@ func (d *Daemon) identityImport() *cobra.Command {
 			case err != nil:
 				return cli.Fail(cli.ExitSystem, "import an identity", err, "run as the user of the daemon, or give --home DIR")
 			}
-			v, err := wire.Describe(dev, dir)
-			if err != nil {
-				return err
-			}
-			if d.JSON {
-				return d.PrintJSON(v)
-			}
-			return d.printIdentity(v)
+			return d.printImported(dev, dir, keys)
 		},
 	}
 	c.Flags().StringVar(&keys, "keys", "", "of an account whose key was changed: the `text` that `identity export` printed below the words")
 	return c
+}
+
+// keysStart begins the line that stands below the words of an account whose key was changed.
+const keysStart = "gfkeys"
+
+// printImported prints which account words brought back. Whether its key was changed since they were written down, they can't say.
+func (d *Daemon) printImported(dev *identity.Device, dir, keys string) error {
+	v, err := wire.Describe(dev, dir)
+	if err != nil {
+		return err
+	}
+	if keys == "" {
+		d.Note("the words are those of account %s. If yours is another, or its key was ever changed, move %s away, and import the newest words with --keys",
+			v.Account, dir)
+	}
+	if d.JSON {
+		return d.PrintJSON(v)
+	}
+	return d.printIdentity(v)
 }
 
 func exists(dir string) error {
