@@ -402,32 +402,45 @@ func TestBidGivenUp(t *testing.T) {
 	})
 }
 
-// TestBidNeverShown: an agent that was away for the whole reveal owes the hold, and its ledger says so.
+// TestBidNeverShown: an agent that was away for the whole reveal owes the hold, and its ledger says so, however late it is back.
 func TestBidNeverShown(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		h, end := r.sells()
-		defer end()
-		id, err := r.bids(testBid)
-		must(t, err)
-		time.Sleep(5 * time.Second)
-		r.stop()
-		time.Sleep(3 * time.Minute)
-		r.start()
-		rec := r.ends(id, time.Minute)
-		c, err := auction.ReadCommit(rec.Bid.Commit)
-		must(t, err)
-		if _, owed := h.money(); rec.Reason.Code != reason.BidUnopened || rec.Bid.Posted != c.Hold || owed != c.Hold {
-			t.Errorf("%s, %v of %v lost, the seller has %v", rec.Reason, rec.Bid.Posted, c.Hold, owed)
-		}
-		must(t, r.books.View(t.Context(), func(b *books.Reader) error {
-			a, err := b.Account(ledger.AsRenter, money.Credit, h.dev.Account())
-			if a.Owed != int64(c.Hold) {
-				t.Errorf("the ledger owes %v of %v", a.Owed, c.Hold)
-			}
-			return err
-		}))
-		r.nothingHeld()
-	})
+	for _, away := range []time.Duration{3 * time.Minute, 10 * time.Minute} {
+		t.Run(away.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) { neverShown(t, r, away) })
+		})
+	}
+}
+
+func neverShown(t *testing.T, r *rig, away time.Duration) {
+	h, end := r.sells()
+	defer end()
+	id, err := r.bids(testBid)
+	must(t, err)
+	time.Sleep(5 * time.Second)
+	r.stop()
+	time.Sleep(away)
+	r.start()
+	rec := r.ends(id, time.Minute)
+	c, err := auction.ReadCommit(rec.Bid.Commit)
+	must(t, err)
+	if _, owed := h.money(); rec.Reason.Code != reason.BidUnopened || rec.Bid.Posted != c.Hold || owed != c.Hold {
+		t.Errorf("%s, %v of %v lost, the seller has %v", rec.Reason, rec.Bid.Posted, c.Hold, owed)
+	}
+	if owed := r.owes(h); owed != int64(c.Hold) {
+		t.Errorf("the ledger owes %v of %v", owed, c.Hold)
+	}
+	r.nothingHeld()
+}
+
+// owes is what the renter's ledger owes the seller.
+func (r *rig) owes(h *hammer) (owed int64) {
+	r.t.Helper()
+	must(r.t, r.books.View(r.t.Context(), func(b *books.Reader) error {
+		a, err := b.Account(ledger.AsRenter, money.Credit, h.dev.Account())
+		owed = a.Owed
+		return err
+	}))
+	return owed
 }
 
 // TestBidShownLate: an agent that is back within a minute of the award shows its bid before it looks at the result, and has its hold back

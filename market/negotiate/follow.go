@@ -125,6 +125,9 @@ func (f *Floor) Follow(ctx context.Context, b Bidding) (Followed, error) {
 	}
 	w := &follower{f: f, b: b, open: m.open, id: m.id, m: m}
 	gives := b.Began.Add(m.open.SealAfter() + m.open.RevealFor() + patience)
+	if least := time.Now().Add(m.open.RevealFor() + partsWithin); gives.Before(least) {
+		gives = least // back late: what became of the hold is asked for all the same
+	}
 	for {
 		news := w.look()
 		asks, again := m.Next(time.Now())
