@@ -275,8 +275,33 @@ func (j *job) keepResult(ctx context.Context, got negotiate.Followed, at *auctio
 			b.Won = at.Won && !got.Report.Aborted
 			b.Discount, b.Posted = dueTo(got.Report.Dues.Discounts, at.Leaf), dueTo(got.Report.Dues.Posted, at.Leaf)
 		}
+		if excused(got, at, b.Commit) {
+			b.Posted = 0
+		}
 		r.Bid = &b
 	}, nil)
+}
+
+// excused reports whether the seller's own signatures show why the bid counts as one that stayed sealed: it had the opening and dropped it,
+// moved the commit in its log, or made a second Seal, under which no bidder opens. Such a hold is not owed.
+func excused(got negotiate.Followed, at *auction.Standing, commit []byte) bool {
+	if at == nil || got.Report.Has(auction.TwoSeals) {
+		return true
+	}
+	t, err := auction.DecodeTranscript(got.File)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(t.Receipts, func(raw []byte) bool {
+		switch r, err := auction.ReadReceipt(raw); {
+		case err != nil || r.Commit != identity.Hash(commit):
+			return false
+		case r.Of == auction.OfOpening:
+			return got.Report.Has(auction.IgnoredOpening)
+		default:
+			return got.Report.Has(auction.MissingLeaf) && r.Index != at.Leaf
+		}
+	})
 }
 
 func dueTo(list []auction.Due, leaf uint32) money.Micro {

@@ -1,0 +1,78 @@
+package renter
+
+import (
+	"bytes"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/gpufair/gpufair/market/auction"
+	"github.com/gpufair/gpufair/market/negotiate"
+	"github.com/gpufair/gpufair/market/reason"
+)
+
+// TestBidDropped: a seller whose own signatures show that it had the opening, or that nobody could open, gets no hold; one that never had
+// the opening does.
+func TestBidDropped(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind  auction.Kind // that the file proves
+		tell  func(t *testing.T, h *hammer, f *auction.Transcript)
+		posts bool
+	}{
+		"dropped": {kind: auction.IgnoredOpening, tell: func(*testing.T, *hammer, *auction.Transcript) {}},
+		"sealed twice": {kind: auction.TwoSeals, tell: func(t *testing.T, h *hammer, f *auction.Transcript) {
+			s, err := auction.ReadSeal(f.Seals[0])
+			must(t, err)
+			s.Size++
+			second, err := h.dev.Seal(auction.DomainSeal, s)
+			must(t, err)
+			f.Seals, f.Receipts = append(f.Seals, second), nil
+		}},
+		"never had it": {posts: true, tell: func(_ *testing.T, _ *hammer, f *auction.Transcript) { f.Receipts = nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				h, end := r.sells()
+				defer end()
+				id, err := r.bids(testBid)
+				must(t, err)
+				r.runs(id)
+				j := r.agent.find(id)
+				got, at := h.lies(t, j.record(), func(f *auction.Transcript) { c.tell(t, h, f) })
+				if at == nil || at.Reason.Code != reason.BidUnopened || dueTo(got.Report.Dues.Posted, at.Leaf) == 0 || c.kind != 0 && !got.Report.Has(c.kind) {
+					t.Fatalf("%+v, faults %+v, dues %+v", at, got.Report.Faults, got.Report.Dues)
+				}
+				must(t, j.keepResult(t.Context(), got, at))
+				if posted := j.record().Bid.Posted; posted > 0 != c.posts {
+					t.Errorf("%v of the hold is lost", posted)
+				}
+				r.owner.ends()
+				r.ends(id, time.Minute)
+			})
+		})
+	}
+}
+
+// lies is the file of an auction with an Award that counts no opening, as tell changes it besides, and what it says of a job's bid.
+func (h *hammer) lies(t *testing.T, rec record, tell func(*auction.Transcript)) (negotiate.Followed, *auction.Standing) {
+	t.Helper()
+	raw, err := os.ReadFile(rec.Bid.File)
+	must(t, err)
+	f, err := auction.DecodeTranscript(raw)
+	must(t, err)
+	w, err := auction.ReadAward(f.Awards[0])
+	must(t, err)
+	w.Opened, w.Wins = bytes.Repeat([]byte{0}, len(w.Opened)), nil
+	award, err := h.dev.Seal(auction.DomainAward, w)
+	must(t, err)
+	f.Shown, f.Awards = nil, [][]byte{award}
+	tell(&f)
+	var got negotiate.Followed
+	got.Report, err = auction.Verify(f)
+	must(t, err)
+	got.File, err = f.Encode()
+	must(t, err)
+	at, err := standing(got, rec.Bid.Commit)
+	must(t, err)
+	return got, at
+}
