@@ -37,6 +37,7 @@ const (
 	indexBurst   = 40
 	indexAskers  = 1024 // whose rate is remembered
 	indexStreams = 64   // at once, each of which may take a message of 4 MiB in
+	lookupChecks = 16   // peers at once that came by themselves and are tried for the routing table
 	indexTable   = 30 * time.Minute
 	tablePerNet  = 16 // peers of one /16 in the routing table, and a quarter of it at one distance
 )
@@ -81,7 +82,7 @@ func newIndex(h host.Host, c Config) (*index, error) {
 	x := &index{key: key, loopback: c.Loopback, rates: rates, words: map[peer.ID]word{}}
 	opts := []dht.Option{
 		dht.V1ProtocolOverride(kadProtocol(c.Network)), dht.ProtocolPrefix(protocol.ID("/gpufair/" + c.Network)), dht.Mode(dht.ModeAuto), dht.DisableValues(),
-		dht.RoutingTableRefreshPeriod(indexTable), dht.OnRequestHook(x.judge),
+		dht.RoutingTableRefreshPeriod(indexTable), dht.OnRequestHook(x.judge), dht.LookupCheckConcurrency(lookupChecks),
 		dht.ProviderManagerOpts(records.ProvideValidity(wordKept), records.ProviderAddrTTL(wordKept), records.CleanupInterval(wordSweep)),
 	}
 	if c.Index == KeepIndex || c.Relay != nil {
@@ -90,7 +91,7 @@ func newIndex(h host.Host, c Config) (*index, error) {
 	if !c.Loopback {
 		opts = append(opts, dht.RoutingTablePeerDiversityFilter(dht.NewRTPeerDiversityFilter(h, tablePerNet/4, tablePerNet)))
 	}
-	if x.IpfsDHT, err = dht.New(h, opts...); err != nil {
+	if x.IpfsDHT, err = dht.New(small{h}, opts...); err != nil {
 		return nil, fmt.Errorf("index: %w", err)
 	}
 	return x, nil
@@ -114,6 +115,10 @@ const refused pb.Message_MessageType = -1
 // judge sees each question before the DHT does. What is over a peer's rate, names another key or is not for this index gets no answer.
 func (x *index) judge(_ context.Context, s network.Stream, req *pb.Message) {
 	from := s.Conn().RemotePeer()
+	req.CloserPeers, req.Record = nil, nil // no question holds any; a slow reader of the answer would keep them in memory
+	if req.GetType() != pb.Message_ADD_PROVIDER {
+		req.ProviderPeers = nil
+	}
 	if x.allow(from, req, time.Now()) && (req.GetType() != pb.Message_ADD_PROVIDER || x.keep(s.Conn(), req, time.Now())) {
 		return
 	}
@@ -148,7 +153,7 @@ func (x *index) keep(c network.Conn, req *pb.Message, now time.Time) bool {
 	if len(req.ProviderPeers) == 0 {
 		return false
 	}
-	req.ProviderPeers = req.ProviderPeers[:1]
+	req.ProviderPeers = slices.Clone(req.ProviderPeers[:1])
 	one := req.ProviderPeers[0]
 	one.Addrs = one.Addrs[:min(len(one.Addrs), wordAddrs)]
 	ip, err := ipOf(c.RemoteMultiaddr())
