@@ -36,7 +36,8 @@ const (
 	indexRate    = 10  // questions a second of one peer; a lookup asks each peer one or two
 	indexBurst   = 40
 	indexAskers  = 1024 // whose rate is remembered
-	indexStreams = 64   // at once, each of which may take a message of 4 MiB in
+	indexStreams = 1024 // at once, each of which may take in a message of maxAsk bytes: all that a relay serves may ask again after its restart
+	indexAsks    = 256  // streams to others
 	lookupChecks = 16   // peers at once that came by themselves and are tried for the routing table
 	indexTable   = 30 * time.Minute
 	tablePerNet  = 16 // peers of one /16 in the routing table, and a quarter of it at one distance
@@ -102,7 +103,7 @@ func limitIndex(partial *rcmgr.PartialLimitConfig, name string) {
 	if partial.Protocol == nil {
 		partial.Protocol = map[protocol.ID]rcmgr.ResourceLimits{}
 	}
-	partial.Protocol[kadProtocol(name)] = rcmgr.ResourceLimits{Streams: 5 * indexStreams, StreamsInbound: indexStreams, StreamsOutbound: 4 * indexStreams}
+	partial.Protocol[kadProtocol(name)] = rcmgr.ResourceLimits{Streams: indexStreams + indexAsks, StreamsInbound: indexStreams, StreamsOutbound: indexAsks}
 	if partial.ProtocolPeer == nil {
 		partial.ProtocolPeer = map[protocol.ID]rcmgr.ResourceLimits{}
 	}
