@@ -89,6 +89,9 @@ func (t *Tx) adoptSettlement(peer identity.AccountID, s voucher.Settlement, c Se
 		}
 		return true, t.saveSettled(s, Settled{State: Proposed, Proposal: c.Proposal})
 	}
+	if err := t.Dealt(s.Channel); err != nil {
+		return false, err
+	}
 	_, _, err = t.RecordProposal(c.Proposal)
 	return err == nil, err
 }

@@ -171,10 +171,17 @@ func (r *Reader) eachSkipped(f func(device identity.PeerID, v skipped) error) er
 	return nil
 }
 
-// Skipped counts the lanes that peers gave back and that stayed out, by the device of this account that they are of.
+// Skipped counts the lanes that peers gave back and that stayed out, by the device of this account that they are of; without those of a device
+// that was taken over since, which are on their way in.
 func (r *Reader) Skipped() (map[identity.PeerID]int, error) {
 	out := map[identity.PeerID]int{}
-	err := r.eachSkipped(func(device identity.PeerID, _ skipped) error { out[device]++; return nil })
+	err := r.eachSkipped(func(device identity.PeerID, _ skipped) error {
+		in, err := r.inCharge(device)
+		if err == nil && !in {
+			out[device]++
+		}
+		return err
+	})
 	return out, err
 }
 

@@ -224,8 +224,8 @@ func (t *Tx) CloseBill(role ledger.Role, u money.Unit, peer identity.AccountID, 
 }
 
 // TakeBill keeps a provider's invoice, for people and their programs to see. One of an account that this one never rented from is ErrNoLane.
-// Nothing takes the place of one that may have been paid until the provider has signed for it: ErrUnsettled. So whoever takes money and
-// does not sign gets none again.
+// Nothing takes the place of one that may have been paid until the provider has signed for all of it: ErrUnsettled. So whoever takes money
+// and does not sign, or signs for less, gets none again.
 func (t *Tx) TakeBill(u money.Unit, provider identity.AccountID, b Bill) error {
 	if err := b.validate(); err != nil {
 		return err
@@ -244,8 +244,14 @@ func (t *Tx) TakeBill(u money.Unit, provider identity.AccountID, b Bill) error {
 	case ok && have.Method == b.Method && have.Reference == b.Reference:
 		return nil // whatever else it says: the first word counts
 	case have.State == BillPaying, have.State == BillPaid:
-		_, v, _, err := t.SettledBy(ledger.AsRenter, u, provider, have)
-		if err == nil && v.State != Signed {
+		_, v, there, err := t.SettledBy(ledger.AsRenter, u, provider, have)
+		whole := there && v.State == Signed
+		if err == nil && whole {
+			var s voucher.Settlement
+			s, err = voucher.OpenSettlement(v.Proposal)
+			whole = s.Amount >= have.Amount
+		}
+		if err == nil && !whole {
 			err = fmt.Errorf("invoice %q after %q: %w", b.Reference, have.Reference, ErrUnsettled)
 		}
 		if err != nil {

@@ -41,7 +41,7 @@ func (b *Billing) claimed(r *books.Reader, steps *[]errand) error {
 			if err != nil {
 				return 0, err
 			}
-			in, err := came(a, s.Amount, true)
+			in, err := came(a, s.Amount, !ok)
 			switch {
 			case err != nil:
 				return 0, err

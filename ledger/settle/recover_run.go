@@ -52,10 +52,18 @@ func (r *Recovery) Run(ctx context.Context) error {
 	})
 	asked := map[identity.PeerID]bool{}
 	for pause := recoverFirst; ; pause = min(2*pause, recoverMost) {
+		if at, err := r.restored(ctx); err == nil && at.After(restored) { // a lost device was taken over: who was asked before is asked again
+			restored, asked = at, map[identity.PeerID]bool{}
+		}
 		if _, err := r.AskAll(ctx); err != nil && ctx.Err() == nil {
 			r.c.Log.Warn("ledger not recovered yet", "err", err)
 		}
 		r.follow(ctx, restored, identity.PeerID{})
+		for _, p := range r.c.Network.Peers() {
+			if !asked[p.Peer] {
+				r.greets(ctx, p.Peer, restored, asked)
+			}
+		}
 		if err := r.await(ctx, pause, restored, asked); err != nil {
 			return nil
 		}
@@ -77,11 +85,18 @@ func (r *Recovery) await(ctx context.Context, pause time.Duration, restored time
 			return ctx.Err()
 		case <-timer.C:
 			return nil
+		case <-r.began:
+			return nil
 		case peer := <-r.arrived:
-			if err := r.greet(ctx, peer, restored, asked); err != nil && !errors.Is(err, p2p.ErrUnsupported) {
-				r.c.Log.Debug("asked who connected", "peer", peer.Short(), "err", err)
-			}
+			r.greets(ctx, peer, restored, asked)
 		}
+	}
+}
+
+// greets asks a peer that is connected.
+func (r *Recovery) greets(ctx context.Context, peer identity.PeerID, restored time.Time, asked map[identity.PeerID]bool) {
+	if err := r.greet(ctx, peer, restored, asked); err != nil && !errors.Is(err, p2p.ErrUnsupported) && ctx.Err() == nil {
+		r.c.Log.Debug("asked who is connected", "peer", peer.Short(), "err", err)
 	}
 }
 

@@ -87,13 +87,18 @@ type Config struct {
 var ErrNotTaken = errors.New("a voucher was not taken")
 
 // Careful accepts what takes off this account a debt that it has, and leaves to a person whether money has come in, and what more was paid
-// than is owed: else a peer could have a payment signed that nobody made, of any amount.
+// than is owed: else a peer could have a payment signed that nobody made, of any amount. What the provider says of its own open invoice
+// must be of the whole invoice: a part under its reference would end it, while all of it is being paid.
 func Careful(r *books.Reader, self identity.AccountID, s voucher.Settlement) (Decision, error) {
 	if s.Channel.Renter != self {
 		return Wait, nil
 	}
 	a, err := r.Account(ledger.AsRenter, s.Channel.Unit, s.Channel.Provider)
 	if err != nil {
+		return Wait, err
+	}
+	b, ok, err := r.Bill(ledger.AsRenter, s.Channel.Unit, s.Channel.Provider)
+	if err != nil || ok && b.Method == s.Method && b.Reference == s.Reference && b.Amount != s.Amount {
 		return Wait, err
 	}
 	if owed, err := ledger.Signed(s.Amount); err == nil && owed <= a.Owed {

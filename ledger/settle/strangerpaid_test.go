@@ -66,3 +66,19 @@ func TestFewAreSignedByThemselves(t *testing.T) {
 		}
 	})
 }
+
+// A part under the reference of the provider's own open invoice is not signed by itself: it would stand for the whole.
+func TestPartOfAnInvoiceWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, renter, provider := world(t, nil)
+		c := owe(t, renter, provider, 1, 1000)
+		must(t, provider.Exchange(t.Context(), renter.dev.Peer(), c))
+		renter.update(t, func(tx *books.Tx) error {
+			return tx.TakeBill(money.Credit, provider.dev.Account(), books.Bill{Amount: 1000, Due: 1, Method: "bank", Reference: "17"})
+		})
+		_, state, err := provider.Settle(t.Context(), renter.dev.Peer(), books.Payment{Channel: c, Amount: 1, Method: "bank", Reference: "17"})
+		if err != nil || state != books.Proposed {
+			t.Errorf("%v %v", state, err)
+		}
+	})
+}
