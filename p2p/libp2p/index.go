@@ -18,6 +18,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	rcmgr "github.com/libp2p/go-libp2p/p2p/host/resource-manager"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
 	"github.com/multiformats/go-multihash"
 	"golang.org/x/time/rate"
 
@@ -31,7 +33,8 @@ const (
 	wordKept     = 75 * time.Minute // two and a half times what they are renewed in
 	wordSweep    = 15 * time.Minute
 	wordAddrs    = 8   // of one machine; an offer holds three
-	maxWords     = 256 // some 60 kB in an answer
+	wordBytes    = 320 // of these addresses together, where an IPv4 address takes 10 and one over a relay 55
+	maxWords     = 256 // 98 kB in an answer; together with all addresses of 20 peers it fits maxTold
 	wordsPerNet  = 16  // of them, from one /24 of IPv4 or /56 of IPv6
 	indexRate    = 10  // questions a second of one peer; a lookup asks each peer one or two
 	indexBurst   = 40
@@ -83,7 +86,7 @@ func newIndex(h host.Host, c Config) (*index, error) {
 	x := &index{key: key, loopback: c.Loopback, rates: rates, words: map[peer.ID]word{}}
 	opts := []dht.Option{
 		dht.V1ProtocolOverride(kadProtocol(c.Network)), dht.ProtocolPrefix(protocol.ID("/gpufair/" + c.Network)), dht.Mode(dht.ModeAuto), dht.DisableValues(),
-		dht.RoutingTableRefreshPeriod(indexTable), dht.OnRequestHook(x.judge), dht.LookupCheckConcurrency(lookupChecks),
+		dht.RoutingTableRefreshPeriod(indexTable), dht.OnRequestHook(x.judge), dht.LookupCheckConcurrency(lookupChecks), dht.AddressFilter(few),
 		dht.ProviderManagerOpts(records.ProvideValidity(wordKept), records.ProviderAddrTTL(wordKept), records.CleanupInterval(wordSweep)),
 	}
 	if c.Index == KeepIndex || c.Relay != nil {
@@ -147,7 +150,7 @@ func (x *index) allow(from peer.ID, req *pb.Message, now time.Time) bool {
 	return false
 }
 
-// keep cuts a word that a peer leaves of itself to size and says whether there is room for it.
+// keep takes of a word what a peer says of itself and says whether there is room for it; the DHT cuts its addresses by [few].
 func (x *index) keep(c network.Conn, req *pb.Message, now time.Time) bool {
 	from := c.RemotePeer()
 	req.ProviderPeers = slices.DeleteFunc(req.ProviderPeers, func(p *pb.Message_Peer) bool { return string(p.GetId()) != string(from) })
@@ -155,8 +158,6 @@ func (x *index) keep(c network.Conn, req *pb.Message, now time.Time) bool {
 		return false
 	}
 	req.ProviderPeers = slices.Clone(req.ProviderPeers[:1])
-	one := req.ProviderPeers[0]
-	one.Addrs = one.Addrs[:min(len(one.Addrs), wordAddrs)]
 	ip, err := ipOf(c.RemoteMultiaddr())
 	if err != nil {
 		return false
@@ -167,6 +168,26 @@ func (x *index) keep(c network.Conn, req *pb.Message, now time.Time) bool {
 	}
 	net, err := ip.Prefix(bits)
 	return err == nil && x.room(from, net, now)
+}
+
+// few are the addresses of a machine that the index keeps and tells: the most useful of each kind, as [inOrder] has them, and none of loopback
+// beside others.
+func few(addrs []ma.Multiaddr) []ma.Multiaddr {
+	outside := slices.DeleteFunc(slices.Clone(addrs), manet.IsIPLoopback)
+	if len(outside) == 0 {
+		outside = addrs
+	}
+	var out []ma.Multiaddr
+	left := wordBytes
+	if len(outside) > wordAddrs { // otherwise there is nothing to choose, and an answer has hundreds of such lists
+		outside = inOrder(outside)
+	}
+	for _, a := range outside {
+		if size := len(a.Bytes()); size <= left && len(out) < wordAddrs {
+			out, left = append(out, a), left-size
+		}
+	}
+	return out
 }
 
 // room takes a word in unless all that may be kept, or what may come from one network, are there already. Words that were not renewed make

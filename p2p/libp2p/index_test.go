@@ -3,6 +3,8 @@ package libp2p
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,7 +102,7 @@ func TestIndexAllows(t *testing.T) {
 	}
 }
 
-// TestIndexKeepsOwnWordOnly takes of what a peer says what it says of itself, with a few addresses.
+// TestIndexKeepsOwnWordOnly takes of what a peer says what it says of itself.
 func TestIndexKeepsOwnWordOnly(t *testing.T) {
 	x := bare(t)
 	var addrs [][]byte
@@ -109,12 +111,46 @@ func TestIndexKeepsOwnWordOnly(t *testing.T) {
 	}
 	self := &pb.Message_Peer{Id: []byte(oneConn{}.RemotePeer()), Addrs: addrs}
 	req := &pb.Message{Type: pb.Message_ADD_PROVIDER, ProviderPeers: []*pb.Message_Peer{{Id: []byte("victim"), Addrs: addrs}, self, self}}
-	if !x.keep(oneConn{}, req, time.Now()) || len(req.ProviderPeers) != 1 || req.ProviderPeers[0] != self || len(self.Addrs) != wordAddrs {
+	if !x.keep(oneConn{}, req, time.Now()) || len(req.ProviderPeers) != 1 || req.ProviderPeers[0] != self {
 		t.Errorf("kept: %v", req.ProviderPeers)
 	}
 	req.ProviderPeers = []*pb.Message_Peer{{Id: []byte("victim"), Addrs: addrs}}
 	if x.keep(oneConn{}, req, time.Now()) || len(x.words) != 1 {
 		t.Errorf("word of another: %v", x.words)
+	}
+}
+
+// TestIndexFewAddresses keeps a public address and one over a relay, however many of containers come first, and few bytes.
+func TestIndexFewAddresses(t *testing.T) {
+	var addrs []ma.Multiaddr
+	add := func(text string) ma.Multiaddr {
+		addrs = append(addrs, ma.StringCast(text))
+		return addrs[len(addrs)-1]
+	}
+	loopback := add("/ip4/127.0.0.1/tcp/4701")
+	if got := few(addrs); len(got) != 1 {
+		t.Errorf("loopback alone: %v", got)
+	}
+	for i := range 20 {
+		add(fmt.Sprintf("/ip4/172.17.0.%d/tcp/4701", i))
+	}
+	public := add("/ip4/45.1.0.2/udp/4701/quic-v1")
+	relayed := add("/ip4/44.1.0.2/udp/4701/quic-v1/p2p/12D3KooWRKPiH6zvnejzovLUhimmpPHAxTUKQHufVXzjvJ8cFucH/p2p-circuit")
+	long := add("/dns/" + strings.Repeat("a", wordBytes) + "/tcp/4701")
+	got := few(addrs)
+	has := func(a ma.Multiaddr) bool { return slices.ContainsFunc(got, a.Equal) }
+	if len(got) != wordAddrs || !has(public) || !has(relayed) || has(loopback) || has(long) {
+		t.Errorf("of %d addresses: %v", len(addrs), got)
+	}
+	for i := range 60 {
+		add(fmt.Sprintf("/ip6/2a00::%x/tcp/4701/p2p/12D3KooWRKPiH6zvnejzovLUhimmpPHAxTUKQHufVXzjvJ8cFucH/p2p-circuit", i))
+	}
+	size := 0
+	for _, a := range few(addrs[len(addrs)-60:]) {
+		size += len(a.Bytes())
+	}
+	if size == 0 || size > wordBytes {
+		t.Errorf("%d bytes of addresses", size)
 	}
 }
 
@@ -128,7 +164,7 @@ func TestIndexLimits(t *testing.T) {
 		}
 		relays := len(partial.Protocol)
 		limitIndex(&partial, "t")
-		if got := partial.Protocol[protocol.ID("/gpufair/t/kad/1.0.0")]; got.StreamsInbound < 4*DefaultRelay().Slots || got.StreamsOutbound != indexAsks || len(partial.Protocol) != relays+1 {
+		if got := partial.Protocol[protocol.ID("/gpufair/t/kad/1.0.0")]; int(got.StreamsInbound) < 4*DefaultRelay().Slots || got.StreamsOutbound != indexAsks || len(partial.Protocol) != relays+1 {
 			t.Errorf("%+v", partial.Protocol)
 		}
 	}
