@@ -26,6 +26,13 @@ import (
 	"github.com/gpufair/gpufair/renter/control/api"
 )
 
+// The windows of an auction that an agent bids in, those that an owner may set (docs: auctions): in a shorter one it may not get to show its
+// bid, in a longer one its hold is bound at a stranger's will.
+const (
+	leastReveal = 5 * time.Second
+	mostWindow  = time.Hour
+)
+
 // bid is a job's bid in a sealed auction, stored with its holds before anything of it is sent: after a crash the agent goes on with the same
 // bytes, so it neither loses the nonce nor bids twice.
 type bid struct {
@@ -73,6 +80,12 @@ func (a *Agent) bidFor(ctx context.Context, p *planned, f book.Found) (*job, err
 		return nil, refuse("the auction's rule is %s: gpufair bids where a winner pays its own bid (%s)", o.Mode, auction.First)
 	case p.bid < o.Reserve:
 		return nil, reason.Errorf(reason.BidBelowReserve, "the bid is %v, the reserve %v", p.bid, o.Reserve)
+	case o.MinTerm > f.Lot.MinTerm || o.MaxTerm < f.Lot.MinTerm:
+		return nil, reason.Errorf(reason.TermsChanged, "the auction sells %d to %d s, and the offer %d s or more: another hold than was shown",
+			o.MinTerm, o.MaxTerm, f.Lot.MinTerm)
+	case o.RevealFor() < leastReveal || o.RevealFor() > mostWindow || o.SealAfter() > mostWindow+time.Minute:
+		return nil, refuse("the auction takes bids for %v and shows them for %v: a bid in it may lose its hold; the least is %v to show it in, the most %v",
+			o.SealAfter(), o.RevealFor(), leastReveal, mostWindow)
 	}
 	if err := a.bidsAlready(ctx, called.ID); err != nil {
 		return nil, err

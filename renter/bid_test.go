@@ -38,6 +38,7 @@ type hammer struct {
 	house *negotiate.House
 	life  sync.WaitGroup
 	mode  auction.Mode
+	other func(*auction.Open) // than an honest seller's; nil: none
 
 	mu    sync.Mutex
 	kept  map[auction.ID]*negotiate.KeptAuction // guarded by mu
@@ -156,6 +157,9 @@ func (h *hammer) Called(ctx context.Context, _ identity.AccountID, offer wire.Ha
 		Offer: offer, Lot: lot, K: 1, MinTerm: 10, MaxTerm: 3600, Unit: money.Credit, Reserve: testReserve, Mode: h.mode, Commit: auction.DefaultCommit,
 		Grace: auction.DefaultGrace, Reveal: auction.DefaultReveal, Decline: 10, Rules: auction.RulesVersion,
 		Nonce: wire.Hash{byte(len(h.kept) + 1)},
+	}
+	if h.other != nil {
+		h.other(&o)
 	}
 	o.Bond, _ = o.FullBond()
 	return h.house.Open(ctx, o)

@@ -2,6 +2,7 @@ package renter
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -48,6 +49,37 @@ func TestBidDropped(t *testing.T) {
 				}
 				r.owner.ends()
 				r.ends(id, time.Minute)
+			})
+		})
+	}
+}
+
+// TestBidOnOtherTerms: an auction that asks for a larger hold than the offer, or leaves no time to show a bid, gets none.
+func TestBidOnOtherTerms(t *testing.T) {
+	for name, c := range map[string]struct {
+		other func(*auction.Open)
+		want  func(error) bool
+	}{
+		"longer least term":   {func(o *auction.Open) { o.MinTerm = 3600 }, func(err error) bool { return reason.Is(err, reason.TermsChanged) }},
+		"shorter most term":   {func(o *auction.Open) { o.MinTerm, o.MaxTerm, o.Decline = 1, 1, 1 }, func(err error) bool { return reason.Is(err, reason.TermsChanged) }},
+		"no time to show it":  {func(o *auction.Open) { o.Reveal = 4 }, func(err error) bool { return errors.Is(err, ErrRequest) }},
+		"a day to show it":    {func(o *auction.Open) { o.Reveal = 24 * 3600 }, func(err error) bool { return errors.Is(err, ErrRequest) }},
+		"a day to be sealed":  {func(o *auction.Open) { o.Commit = 24 * 3600 }, func(err error) bool { return errors.Is(err, ErrRequest) }},
+		"an owner's shortest": {func(o *auction.Open) { o.Reveal = 5 }, func(err error) bool { return err == nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *rig) {
+				h, end := r.sells()
+				defer end()
+				h.other = c.other
+				id, err := r.bids(testBid)
+				if !c.want(err) {
+					t.Error(err)
+				}
+				if err == nil {
+					r.runsOut(id)
+				}
+				r.nothingHeld()
 			})
 		})
 	}
