@@ -30,7 +30,8 @@ const (
 	maxTold     = 256 << 10 // and of all together
 	maxBidders  = 64        // devices of one auction that may be asked for the Seal
 	maxFrauds   = 256
-	maxPeers    = 1024 // rate limits, about the connections of a machine
+	fraudEvery  = 10 * time.Second // a proof that is new here is checked, told on and logged, after maxFrauds at once
+	maxPeers    = 1024             // rate limits, about the connections of a machine
 )
 
 // patience is how much longer than its windows an auction may take before its bidders give it up. A seller back from a crash aborts what
@@ -56,6 +57,7 @@ type Floor struct {
 	asks   *lru.Cache[identity.PeerID, *rate.Limiter] // guarded by mu
 	said   *lru.Cache[identity.PeerID, *rate.Limiter] // guarded by mu
 	opens  *lru.Cache[identity.PeerID, *rate.Limiter] // guarded by mu
+	proven *rate.Limiter                              // of all peers together: anybody makes a seller that breaks the rules
 }
 
 // heard is one auction as the topic told it.
@@ -86,6 +88,7 @@ func NewFloor(n p2p.Network, dev *identity.Device, network string, log *slog.Log
 	}
 	f := &Floor{
 		net: n, dev: dev, network: network, log: log, joined: make(chan struct{}), proofs: make(chan []byte, 16), heard: map[auction.ID]*heard{},
+		proven: rate.NewLimiter(rate.Every(fraudEvery), maxFrauds),
 	}
 	var err error
 	if f.frauds, err = lru.New[wire.Hash, auction.Finding](maxFrauds); err != nil {
@@ -201,7 +204,7 @@ func (f *Floor) validate(_ context.Context, from identity.PeerID, data []byte) p
 	case newsSeal, newsAward, newsAbort:
 		return f.hearSeller(n.Kind, n.Envelope, now)
 	case newsFraud:
-		return f.hearFraud(n.Envelope)
+		return f.hearFraud(n.Envelope, now)
 	}
 	return p2p.Ignore // of a later release
 }
@@ -394,13 +397,13 @@ func (f *Floor) prove(h *heard) {
 	}
 }
 
-// hearFraud checks a proof and keeps it, so that it is gossiped once.
-func (f *Floor) hearFraud(raw []byte) p2p.Verdict {
+// hearFraud checks a proof and keeps it, so that it is gossiped once, and at most one in fraudEvery.
+func (f *Floor) hearFraud(raw []byte, now time.Time) p2p.Verdict {
 	hash := identity.Hash(raw)
 	f.mu.Lock()
 	known := f.frauds.Contains(hash)
 	f.mu.Unlock()
-	if known {
+	if known || !f.proven.AllowN(now, 1) {
 		return p2p.Ignore
 	}
 	found, err := auction.CheckFraud(raw)

@@ -104,19 +104,44 @@ func TestNewestFraudsAreKept(t *testing.T) {
 		for i := range maxFrauds {
 			f.frauds.Add(wire.Hash{byte(i), byte(i >> 8)}, auction.Finding{})
 		}
-		raw := openOf(t, seller, "three")
-		var seals [][]byte
-		for size := range uint32(2) {
-			seals = append(seals, markettest.Seal(t, seller, auction.DomainSeal, auction.Seal{
-				Header: seller.Header(auction.Version), Delegation: seller.DelegationHash(), Auction: auction.IDOf(raw), Size: 1 + size, Root: markettest.Hash("root"),
-			}))
-		}
-		f.prove(&heard{raw: raw, seals: seals, delegation: seller.Delegation()})
-		if v := f.hearFraud(<-f.proofs); v != p2p.Accept {
+		f.prove(sealedTwice(t, seller))
+		if v := f.hearFraud(<-f.proofs, time.Now()); v != p2p.Accept {
 			t.Fatal(v)
 		}
 		if all := f.Frauds(); len(all) != maxFrauds || all[maxFrauds-1].Seller != seller.Account() {
 			t.Error(len(all))
+		}
+	})
+}
+
+// sealedTwice is an auction whose seller signed two Seals.
+func sealedTwice(t *testing.T, seller *identity.Device) *heard {
+	t.Helper()
+	raw := openOf(t, seller, "three")
+	var seals [][]byte
+	for size := range uint32(2) {
+		seals = append(seals, markettest.Seal(t, seller, auction.DomainSeal, auction.Seal{
+			Header: seller.Header(auction.Version), Delegation: seller.DelegationHash(), Auction: auction.IDOf(raw), Size: 1 + size, Root: markettest.Hash("root"),
+		}))
+	}
+	return &heard{raw: raw, seals: seals, delegation: seller.Delegation()}
+}
+
+// TestProofsAreBounded: anybody can make sellers that break the rules; beyond the bound no proof is checked, told on or logged, until one may be
+// again.
+func TestProofsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, now := crowd(t), time.Now()
+		if !f.proven.AllowN(now, maxFrauds) {
+			t.Fatal("the first proofs are not heard")
+		}
+		f.prove(sealedTwice(t, p2ptest.Device(t)))
+		raw := <-f.proofs
+		if v := f.hearFraud(raw, now.Add(fraudEvery/2)); v != p2p.Ignore || len(f.Frauds()) != 0 {
+			t.Error("a proof beyond the bound:", v, len(f.Frauds()))
+		}
+		if v := f.hearFraud(raw, now.Add(fraudEvery)); v != p2p.Accept || len(f.Frauds()) != 1 {
+			t.Error("a proof within it:", v, len(f.Frauds()))
 		}
 	})
 }
