@@ -3,9 +3,11 @@ package books
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/history"
+	"github.com/gpufair/gpufair/ledger/netting"
 	"github.com/gpufair/gpufair/p2p/identity"
 )
 
@@ -60,7 +62,7 @@ type Hanging struct {
 	Unconfirmed int // leases that ended, whose last voucher this side has still to sign, or the provider to receive
 	Holds       int // bids with a hold
 	Proposals   int // payments that this side proposed and the other has not answered
-	Clearings   int // circles of debts that are being cleared
+	Clearings   int // circles of debts that are being cleared, or that nobody else is known to have all signatures of
 	Disputes    int // that are open
 	Unsure      int // counterparties that have not answered since a restore
 }
@@ -109,11 +111,30 @@ func (r *Reader) Hanging() (h Hanging, err error) {
 	if err != nil {
 		return h, err
 	}
-	clearings, err := r.OpenClearings()
-	if err != nil {
+	if h.Clearings, err = r.hangingClearings(); err != nil {
 		return h, err
 	}
 	pending, err := r.ToAsk()
-	h.Clearings, h.Unsure = len(clearings), len(pending)
+	h.Unsure = len(pending)
 	return h, err
+}
+
+// hangingClearings counts the open clearings that this device must bring to their end. One that counts, and that another member has too, is
+// none: each that has all signatures brings them to the rest.
+func (r *Reader) hangingClearings() (n int, err error) {
+	open, err := r.OpenClearings()
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range open {
+		v, err := r.Clearing(id)
+		if err != nil {
+			return n, err
+		}
+		elsewhere := slices.ContainsFunc(v.Has, func(d identity.PeerID) bool { return d != v.Self })
+		if v.State != netting.Cleared || !elsewhere {
+			n++
+		}
+	}
+	return n, nil
 }

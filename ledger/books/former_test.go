@@ -5,9 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/p2p/identity"
 )
@@ -132,4 +134,114 @@ func TestHanging(t *testing.T) {
 	expect("a proposal", Hanging{}, Hanging{Proposals: 1})
 	p.renter.update(func(t *Tx) error { _, err := t.OpenDispute(lane, "it never ran", twoWeeks); return err })
 	expect("a dispute", Hanging{Disputes: 1}, Hanging{Proposals: 1})
+}
+
+// TestHangingClearing: a circle hangs on a device until it counts and one other member has all signatures: that one brings them to the rest.
+func TestHangingClearing(t *testing.T) {
+	r := newRing(t, 1000, 700, 900)
+	a, b := r.all[0], r.all[1]
+	hanging := func(want int, when string) {
+		t.Helper()
+		var h Hanging
+		a.view(func(rd *Reader) (err error) { h, err = rd.Hanging(); return err })
+		if h.Clearings != want {
+			t.Errorf("%s: %d clearings hang on the device, want %d", when, h.Clearings, want)
+		}
+	}
+	terms := r.terms(700)
+	r.gather(terms)
+	hanging(1, "it is under way")
+	_, err := a.complete(r.id(terms))
+	must(t, err)
+	hanging(1, "it counts, and only here")
+	a.update(func(tx *Tx) error { return tx.ToldClearing(r.id(terms), b.dev.Peer()) })
+	hanging(0, "another member has it")
+}
+
+// TestSisterClearing: a clearing of another device of the account stays out of a ledger that was lost.
+func TestSisterClearing(t *testing.T) {
+	account, owner := newPerson(t), newParty(t)
+	sister := account.pc(account.device(1, identity.AllPowers))
+	r := ringOf(t, []*party{sister, owner, newParty(t)}, 1000, 1000, 1000)
+	terms := r.terms(700)
+	r.gather(terms)
+	done, err := sister.complete(r.id(terms))
+	must(t, err)
+	owner.hear(terms, done.Words())
+	lost := account.pc(account.device(2, identity.AllPowers))
+	_, _, cleared := owner.copies(lost, 9)
+	if len(cleared) != 1 {
+		t.Fatalf("%d clearings", len(cleared))
+	}
+	adopt := func() (changed bool, err error) {
+		err = lost.Update(t.Context(), func(tx *Tx) (err error) { changed, err = tx.AdoptClearing(owner.Self(), cleared[0]); return err })
+		return changed, err
+	}
+	var of *SisterError
+	if _, err := adopt(); !errors.As(err, &of) || of.Device != sister.dev.Peer() {
+		t.Errorf("a sister's clearing: %v", err)
+	}
+	lost.update(func(tx *Tx) error { return tx.Take(sister.dev.Peer()) })
+	if changed, err := adopt(); err != nil || !changed {
+		t.Errorf("when its device was taken over: %v", err)
+	}
+}
+
+// TestPartlyPaid: a lease that a payment covers in part is not settled, and says so as `ledger owed` does.
+func TestPartlyPaid(t *testing.T) {
+	p := newPair(t)
+	lane := p.sell(1, 0)
+	p.pay(lane, 600)
+	settled := func(want bool, when string) {
+		t.Helper()
+		for _, side := range []*party{p.renter, p.provider} {
+			side.view(func(r *Reader) error {
+				v, err := r.ShowLane(lane)
+				if err != nil || v.Settled != want {
+					t.Errorf("%s: settled %v, %v", when, v.Settled, err)
+				}
+				return nil
+			})
+		}
+	}
+	settled(false, "before")
+	p.settle(p.renter, p.provider, 100, "while it runs")
+	settled(false, "running, in part")
+	p.close(lane, 600)
+	settled(false, "ended, in part")
+	p.settle(p.renter, p.provider, 500, "the rest")
+	settled(true, "in full")
+}
+
+// TestPaymentListsWhatItPaysOff: the payment that covers the rest of a lease lists it, though an earlier one did, so that the lease's proof shows
+// it paid, and one that covers only a part lists the oldest.
+func TestPaymentListsWhatItPaysOff(t *testing.T) {
+	p := newPair(t)
+	var lanes []ledger.Lane
+	for i := range byte(3) {
+		lane := p.sell(9-i, 0)
+		p.pay(lane, 400)
+		p.close(lane, 400)
+		lanes = append(lanes, lane)
+		time.Sleep(2 * time.Millisecond) // the oldest is the first by its end
+	}
+	p.settle(p.renter, p.provider, 300, "a part of the first")
+	p.settle(p.renter, p.provider, 200, "its rest, and a part of the second")
+	p.settle(p.renter, p.provider, 5000, "the rest")
+	listed := []int{2, 1, 1} // payments that list each
+	for i := range lanes {
+		for _, side := range []*party{p.renter, p.provider} {
+			side.view(func(r *Reader) error {
+				f, err := r.Prove(lanes[i], nil)
+				must(t, err)
+				raw, err := f.Encode()
+				must(t, err)
+				if v := proof.Check(raw); v.Result != proof.OK || v.PaidAtLeast != "0.0004" || v.LeftAtMost != "0" || len(v.Settlements) != listed[i] {
+					t.Errorf("lease %d: %+v", i, v)
+				}
+				return nil
+			})
+		}
+	}
+	p.equal()
 }

@@ -2,11 +2,9 @@ package books
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/kv"
@@ -74,7 +72,7 @@ func (t *Tx) Propose(p Payment) (id wire.Hash, proposal []byte, err error) {
 	if _, err := rand.Read(s.Nonce[:]); err != nil {
 		return id, nil, fmt.Errorf("propose settlement: %w", err)
 	}
-	if s.Lanes, err = t.unsettled(p.Channel); err != nil {
+	if s.Lanes, err = t.paysOff(p.Channel, p.Amount); err != nil {
 		return id, nil, err
 	}
 	if s.Checkpoint, err = t.Checkpoint(); err != nil {
@@ -149,31 +147,6 @@ func (t *Tx) saveSettled(s voucher.Settlement, v Settled) error {
 		errs = append(errs, t.own.Set(key("pay/", pay[:]), id[:]), t.indexReference(s, v.State))
 	}
 	return errors.Join(errs...)
-}
-
-// unsettled lists what both sides know the lanes of a channel to promise and no settlement has listed yet, at most voucher.MaxLanes of
-// them, oldest first.
-func (r *Reader) unsettled(c ledger.Channel) ([]voucher.LaneAmount, error) {
-	lanes, err := r.Lanes(c.Peer(r.b.self))
-	if err != nil {
-		return nil, err
-	}
-	slices.SortFunc(lanes, func(a, b Lane) int { return cmp.Compare(a.Opened, b.Opened) })
-	var out []voucher.LaneAmount
-	for _, l := range lanes {
-		if !c.Covers(l.Channel) || len(out) == voucher.MaxLanes {
-			continue
-		}
-		amount, err := r.acknowledged(l)
-		if err != nil {
-			return nil, err
-		}
-		if amount > l.Settled {
-			out = append(out, voucher.LaneAmount{Lane: l.Lane, Amount: amount})
-		}
-	}
-	slices.SortFunc(out, func(a, b voucher.LaneAmount) int { return bytes.Compare(a.Lane[:], b.Lane[:]) })
-	return out, nil
 }
 
 // acknowledged is what both sides know a lane to promise: as provider all that came, as renter what has a receipt. A voucher that the

@@ -2,6 +2,7 @@ package books
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,7 +100,10 @@ func (r *Reader) ShowLane(id ledger.Lane) (statement.Statement, error) {
 	}
 	out := statement.Statement{
 		Lease: id.String(), Account: l.Channel.Peer(r.b.self).String(), Role: role.String(), Unit: string(l.Channel.Unit),
-		Amount: l.Owed().String(), Sequence: l.Seq, Voucher: l.Voucher.String(), Settled: l.Owed() <= l.Settled, Entries: []statement.Entry{},
+		Amount: l.Owed().String(), Sequence: l.Seq, Voucher: l.Voucher.String(), Entries: []statement.Entry{},
+	}
+	if out.Settled, err = r.isPaid(l, role); err != nil {
+		return out, err
 	}
 	if !l.Receipt.IsZero() {
 		out.Receipt = l.Receipt.String()
@@ -116,6 +120,18 @@ func (r *Reader) ShowLane(id ledger.Lane) (statement.Statement, error) {
 		return nil
 	})
 	return out, err
+}
+
+// isPaid reports whether nothing is left to pay of a lane: payments settle the oldest ended lanes first, and running ones last. What was
+// written off is not paid.
+func (r *Reader) isPaid(l Lane, role ledger.Role) (bool, error) {
+	unpaid, err := r.Claim(role, l.Channel.Unit, l.Channel.Peer(r.b.self))
+	of := l.Lane
+	if !l.Closed() {
+		of = ledger.Lane{} // what running lanes promise is one debt
+	}
+	open := slices.ContainsFunc(unpaid, func(d ledger.Debt) bool { return d.Lane == of && d.Amount > 0 })
+	return l.Owed() == 0 || !open, err
 }
 
 // checkNewest checks the signatures of a lane's newest voucher and its receipt, and gives whose they are.

@@ -189,7 +189,7 @@ func (c *check) figures() error {
 	if !c.agreedOn { // what was allowed for an absence is no more than what both agreed on afterwards
 		ceiling = max(most, c.most)
 	}
-	low, high := c.paid.between(most)
+	low, high := c.paid.between(c.f.Lane, most)
 	out.PaidAtLeast, out.PaidAtMost = low.String(), high.String()
 	out.LeftAtLeast, out.LeftAtMost = (least - min(least, high)).String(), (ceiling - low).String()
 	c.unproven("that no newer voucher exists: each side may hold one that raises the amount")

@@ -54,7 +54,14 @@ func TestLives(t *testing.T) {
 			w.pay(lease, 3000)
 			w.pay(otherLease, 2000)
 			w.settle(2500)
-		}, [6]string{"0.003", "0.003", "0", "0.0025", "0.0005", "0.003"}, "do not list"},
+		}, [6]string{"0.003", "0.003", "0.0025", "0.0025", "0.0005", "0.0005"}, "do not list"},
+		"two leases, paid by a part and the exact rest": {func(w world) {
+			w.sell(otherLease)
+			w.pay(lease, 3000)
+			w.pay(otherLease, 2000)
+			w.settleAs(300, "transfer 0")
+			w.settle(4700)
+		}, [6]string{"0.003", "0.003", "0.003", "0.003", "0", "0"}, "do not list"},
 		"ended with a lower charge": {func(w world) {
 			w.pay(lease, 3000)
 			for _, side := range []*party{w.renter, w.provider} {

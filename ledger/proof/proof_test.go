@@ -131,12 +131,14 @@ func (w world) pay(lane ledger.Lane, amount money.Micro) {
 	w.renter.update(func(t *books.Tx) error { _, err := t.RecordReceipt(a.Receipt); return err })
 }
 
-func (w world) settle(amount money.Micro) {
+func (w world) settle(amount money.Micro) { w.settleAs(amount, "transfer 1") }
+
+func (w world) settleAs(amount money.Micro, reference string) {
 	var id wire.Hash
 	var proposal, counter []byte
 	w.renter.update(func(t *books.Tx) (err error) {
 		id, proposal, err = t.Propose(books.Payment{
-			Channel: w.renter.Channel(w.provider.Self(), money.Credit), Amount: amount, Method: "manual", Reference: "transfer 1",
+			Channel: w.renter.Channel(w.provider.Self(), money.Credit), Amount: amount, Method: "manual", Reference: reference,
 		})
 		return err
 	})

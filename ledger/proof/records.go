@@ -137,21 +137,30 @@ func (c *check) receipt() error {
 
 // paid is what payments that both signed may have paid of the lane.
 type paid struct {
-	all    money.Micro // of every payment that lists the lane
-	alone  money.Micro // of those that list no other
-	listed money.Micro // the lane's amount in the newest of those
-	full   money.Micro // the lane's amount in payments that cover all that they list
+	all    money.Micro                 // of every payment that lists the lane, and of circles
+	sum    money.Micro                 // of the payments alone
+	most   map[ledger.Lane]money.Micro // listed in them, of each lane
+	alone  money.Micro                 // of those that list no other
+	listed money.Micro                 // the lane's amount in the newest of those
+	full   money.Micro                 // the lane's amount in payments that cover all that they list
 }
 
 func (p *paid) add(s voucher.Settlement, lane money.Micro) error {
+	if p.most == nil {
+		p.most = map[ledger.Lane]money.Micro{}
+	}
 	var listed money.Micro
 	var err error
 	for _, l := range s.Lanes {
 		if listed, err = money.Add(listed, l.Amount); err != nil {
 			return err
 		}
+		p.most[l.Lane] = max(p.most[l.Lane], l.Amount)
 	}
 	if p.all, err = money.Add(p.all, s.Amount); err != nil {
+		return err
+	}
+	if p.sum, err = money.Add(p.sum, s.Amount); err != nil {
 		return err
 	}
 	if len(s.Lanes) == 1 {
@@ -164,9 +173,16 @@ func (p *paid) add(s voucher.Settlement, lane money.Micro) error {
 	return err
 }
 
-// between gives how much of owed is paid, at least and at most, when a payment counts first for the leases that it lists.
-func (p paid) between(owed money.Micro) (low, high money.Micro) {
-	return min(owed, max(p.full, min(p.alone, p.listed))), min(owed, p.all)
+// between gives how much of owed is paid, at least and at most, when a payment counts first for the leases that it lists. What the other
+// leases that the payments list can't have taken is the lane's.
+func (p paid) between(lane ledger.Lane, owed money.Micro) (low, high money.Micro) {
+	rest := p.sum
+	for l, most := range p.most {
+		if l != lane {
+			rest -= min(rest, most)
+		}
+	}
+	return min(owed, max(p.full, min(p.alone, p.listed), min(rest, p.most[lane]))), min(owed, p.all)
 }
 
 // settlements checks the payments made outside that list the lane.

@@ -23,7 +23,7 @@ type Settlement struct {
 	Amount     money.Micro    `cbor:"7,keyasint"`
 	Method     string         `cbor:"8,keyasint"`            // "manual"
 	Reference  string         `cbor:"9,keyasint"`            // invoice or transfer number; one payment is recorded once
-	Lanes      []LaneAmount   `cbor:"10,keyasint"`           // what both agree was promised on the lanes that changed since the last settlement
+	Lanes      []LaneAmount   `cbor:"10,keyasint"`           // what both agree was promised on the lanes that it pays off, the oldest first
 	Time       int64          `cbor:"11,keyasint"`           // Unix milliseconds by the proposer's clock; for people
 	Proposal   wire.Hash      `cbor:"12,keyasint"`           // zero in a proposal
 	Checkpoint []byte         `cbor:"13,keyasint,omitempty"` // of the signer's log, a signed note
