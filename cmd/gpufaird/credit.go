@@ -29,6 +29,10 @@ func (c *config) origin() statement.CreditOrigin {
 		}
 		return "default: " + def + " of the dearest device's price, " + price
 	}
+	most := "; at most " + hours(ledger.KnownCapHours*time.Hour) + " of that price"
+	if c.Credit.KnownCap != "" {
+		most = "; at most as set by credit.known_cap"
+	}
 	known := fmt.Sprintf("default: %d %%", ledger.DefaultKnownPercent)
 	if p := c.Credit.KnownPercent; p != nil && *p != ledger.DefaultKnownPercent {
 		known = "set by credit.known_percent"
@@ -36,7 +40,7 @@ func (c *config) origin() statement.CreditOrigin {
 	return statement.CreditOrigin{
 		Stranger:       of("credit.stranger", c.Credit.Stranger, hours(ledger.StrangerSeconds*time.Second)),
 		StrangersTotal: of("credit.strangers_total", c.Credit.StrangersTotal, hours(ledger.StrangersTotalSeconds*time.Second)),
-		Known:          known + "; at most: " + of("credit.known_cap", c.Credit.KnownCap, hours(ledger.KnownCapHours*time.Hour)),
+		Known:          known + most,
 	}
 }
 

@@ -260,7 +260,10 @@ func (d Desk) settlements(a huma.API) {
 		})
 	}
 	decide("/settlements/{id}/accept", "Sign the other side's proposal", func(ctx context.Context, id wire.Hash) error {
-		return errors.Join(d.Settle.Accept(ctx, id), d.bring(ctx, id))
+		if err := d.Settle.Accept(ctx, id); err != nil {
+			return err
+		}
+		return d.bring(ctx, id)
 	})
 	decide("/settlements/{id}/refuse", "Refuse the other side's proposal", func(ctx context.Context, id wire.Hash) error {
 		return errors.Join(d.Settle.Refuse(ctx, id, "refused by its owner"), d.bring(ctx, id))
@@ -319,6 +322,8 @@ func fail(err error) error {
 		return serve.Fail(http.StatusConflict, err, "settle on a device of the account that may pay, or link this one again with the power it needs")
 	case errors.Is(err, books.ErrDisputed):
 		return serve.Fail(http.StatusConflict, err, "`ledger dispute` lists the disputes")
+	case errors.Is(err, books.ErrRole):
+		return serve.Fail(http.StatusConflict, err, "the other side must say it; `settle list` shows who has signed, and `settle send` asks again")
 	case errors.Is(err, books.ErrPaid):
 		return serve.Fail(http.StatusConflict, err, "give this payment its own reference")
 	case errors.Is(err, books.ErrUnsure):

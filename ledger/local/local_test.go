@@ -17,8 +17,10 @@ import (
 	"github.com/gpufair/gpufair/ledger/local"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/proof"
+	"github.com/gpufair/gpufair/ledger/settle"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/local/serve"
+	"github.com/gpufair/gpufair/p2p/p2ptest"
 	"github.com/gpufair/gpufair/p2p/wire"
 )
 
@@ -157,6 +159,29 @@ func TestSettlementByItsStart(t *testing.T) {
 	}
 	if code, text := post("nosuch"); code != http.StatusNotFound || !strings.Contains(text, "settle list") {
 		t.Errorf("no such: %d %s", code, text)
+	}
+}
+
+// TestAcceptOwn: to accept what one proposed oneself is refused, with what to do; it is no fault of the program.
+func TestAcceptOwn(t *testing.T) {
+	d, _ := desk(t)
+	var id wire.Hash
+	err := d.Books.Update(t.Context(), func(tx *books.Tx) (err error) {
+		id, _, err = tx.Propose(books.Payment{Channel: d.Books.Channel(identity.AccountID{7}, money.Credit), Amount: 1, Method: "manual"})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Settle, err = settle.New(settle.Config{Network: p2ptest.NewNet(t).Join(d.Books.Device()), Protocol: "/gpufair/settle/1", Books: d.Books}); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	local.Register(serve.NewAPI(mux, serve.Config{Title: "x", Version: "1"}), d)
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/settlements/"+id.String()+"/accept", nil))
+	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "the other side must say it") {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 

@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -71,7 +72,7 @@ func Check(raw []byte) statement.Proof {
 	}
 	f, err := decode(body)
 	if err != nil {
-		return statement.Proof{Result: Corrupt, Record: "file", Detail: errors.Join(damage, err).Error()}
+		return statement.Proof{Result: Corrupt, Record: "file", Detail: cmp.Or(damage, err).Error()}
 	}
 	out := f.check()
 	if damage == nil {

@@ -126,6 +126,10 @@ func TestDamageIsNamed(t *testing.T) {
 			t.Errorf("%s: %+v", name, v)
 		}
 	}
+	head := bytes.IndexByte(raw, '\n') + 1
+	if v := proof.Check(raw[:head+20]); v.Result != proof.Corrupt || strings.Contains(v.Detail, "\n") || strings.Count(v.Detail, proof.ErrFile.Error()) != 1 {
+		t.Errorf("cut short: %+v", v)
+	}
 }
 
 // TestProposals: a payment that only one side signed is shown, and counts nothing.

@@ -54,7 +54,7 @@ func (c *check) log() error {
 	c.out.Origin, c.out.Entries, c.out.Root = origin.String(), cp.Size, wire.Hash(cp.Root).String()
 	c.proven("account %s had booked %d entries, with root %s: signature of its log's head", c.f.Account, cp.Size, wire.Hash(cp.Root).Short())
 	if grown > 0 {
-		c.proven("nothing was rewritten since the %d checkpoints that the records here carry: consistency proofs", grown)
+		c.proven("nothing was rewritten since the checkpoints that the records here carry, %d in number: consistency proofs", grown)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package proof
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -65,7 +66,7 @@ func CheckPayment(raw []byte) statement.PaymentProof {
 		return statement.PaymentProof{Result: Corrupt, Record: "file", Detail: damage.Error()}
 	}
 	p, err := decodePayment(body)
-	if err = errors.Join(damage, err); err != nil {
+	if err = cmp.Or(damage, err); err != nil {
 		return statement.PaymentProof{Result: Corrupt, Record: "file", Detail: err.Error()}
 	}
 	return p.check()

@@ -59,13 +59,18 @@ func (d *Daemon) ledgerShow() *cobra.Command {
 				tab.Row(b.Account, b.OwedToMe, b.IOwe, b.Held, b.Prepaid, b.Settled, b.Unit, b.Leases, cli.Ago(b.LastEntry, now))
 			}
 			if v.ReadOnly != "" {
-				d.Note("the ledger is read-only: %s", cli.Clean(v.ReadOnly))
+				d.Note("%s", readOnly(v.ReadOnly))
 			}
 			d.Note("%s, root %s", cli.Count(v.Entries, "entry"), short(v.Root))
 			d.noteDue(v.Due, now)
 			return tab.Print()
 		},
 	}
+}
+
+// readOnly says why the ledger is read-only; most causes begin with that it is.
+func readOnly(why string) string {
+	return "the ledger is read-only: " + cli.Clean(strings.TrimPrefix(why, "ledger is read-only: "))
 }
 
 func (d *Daemon) ledgerVerify() *cobra.Command {

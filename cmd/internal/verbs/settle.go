@@ -89,6 +89,8 @@ func settleState(s statement.Settlement, now time.Time) any {
 		return cli.Cell{Text: "waiting for you, " + cli.Span(now.Sub(s.Time)), Colour: cli.Bad}
 	case s.Overdue:
 		return cli.Cell{Text: s.State + ", not countersigned for " + cli.Span(now.Sub(s.Time)), Colour: cli.Bad}
+	case strings.HasPrefix(s.Why, s.State): // refused by its owner
+		return s.Why
 	case s.Why != "":
 		return s.State + ": " + s.Why
 	}

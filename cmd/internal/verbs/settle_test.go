@@ -90,15 +90,16 @@ func TestSettleListMarks(t *testing.T) {
 		{ID: "aa", Account: "gfsilent", State: "proposed", Amount: "1", Unit: "CREDIT", Time: old, ByMe: true, Overdue: true},
 		{ID: "bb", Account: "gfother", State: "proposed", Amount: "2", Unit: "CREDIT", Time: time.Now(), ByMe: true},
 		{ID: "cc", Account: "gfother", State: "refused", Why: "no money came", Time: old},
+		{ID: "dd", Account: "gfother", State: "refused", Why: "refused by its owner", Time: old},
 	}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/settlements", answer(list))
 	code, out, errs := verb(t, mux, "settle", "list")
-	if code != cli.ExitOK || strings.Count(out, "not countersigned for") != 1 || !strings.Contains(out, "refused: no money came") ||
+	if code != cli.ExitOK || strings.Count(out, "not countersigned for") != 1 || !strings.Contains(out, "refused: no money came") || strings.Contains(out, "refused: refused") ||
 		!strings.Contains(errs, "settle proof aa") || strings.Contains(errs, "settle proof bb") {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
-	if code, out, errs := verb(t, mux, "settle", "list", "--json"); code != cli.ExitOK || strings.Count(out, "\n") != 3 || errs != "" || !strings.Contains(out, `"overdue":true`) {
+	if code, out, errs := verb(t, mux, "settle", "list", "--json"); code != cli.ExitOK || strings.Count(out, "\n") != 4 || errs != "" || !strings.Contains(out, `"overdue":true`) {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
 }

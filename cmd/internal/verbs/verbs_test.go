@@ -249,3 +249,11 @@ func TestExport(t *testing.T) {
 		t.Errorf("half a file is left: %v", err)
 	}
 }
+
+func TestReadOnlyOnce(t *testing.T) {
+	for _, why := range []string{"ledger is read-only: the disk is full", "the disk is full"} {
+		if got := readOnly(why); got != "the ledger is read-only: the disk is full" {
+			t.Error(got)
+		}
+	}
+}
