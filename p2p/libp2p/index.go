@@ -3,6 +3,7 @@ package libp2p
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -31,11 +32,13 @@ import (
 // Bounds of the index (spec: p2p, section 5).
 const (
 	wordKept     = 75 * time.Minute // two and a half times what they are renewed in
+	maxFound     = 2 * maxWords
 	wordSweep    = 15 * time.Minute
 	wordAddrs    = 8   // of one machine; an offer holds three
+	orderedAddrs = 64  // of which these are chosen: a message may hold thousands, and to order them takes long
 	wordBytes    = 320 // of these addresses together, where an IPv4 address takes 10 and one over a relay 55
 	maxWords     = 256 // 98 kB in an answer; together with all addresses of 20 peers it fits maxTold
-	wordsPerNet  = 16  // of them, from one /24 of IPv4 or /56 of IPv6
+	wordsPerNet  = 16  // of them, from one /24 of IPv4 or /48 of IPv6, which is what one customer gets
 	indexRate    = 10  // questions a second of one peer; a lookup asks each peer one or two
 	indexBurst   = 40
 	indexAskers  = 1024 // whose rate is remembered
@@ -162,20 +165,24 @@ func (x *index) keep(c network.Conn, req *pb.Message, now time.Time) bool {
 	if err != nil {
 		return false
 	}
+	return x.room(from, netOf(ip), now)
+}
+
+// netOf is the network that an address counts for.
+func netOf(ip netip.Addr) netip.Prefix {
 	bits := 24
 	if ip.Is6() {
-		bits = 56
+		bits = 48
 	}
-	net, err := ip.Prefix(bits)
-	return err == nil && x.room(from, net, now)
+	return netip.PrefixFrom(ip, bits).Masked()
 }
 
 // few are the addresses of a machine that the index keeps and tells: the most useful of each kind, as [inOrder] has them, and none of loopback
 // beside others.
 func few(addrs []ma.Multiaddr) []ma.Multiaddr {
-	outside := slices.DeleteFunc(slices.Clone(addrs), manet.IsIPLoopback)
+	outside := slices.DeleteFunc(slices.Clone(addrs[:min(len(addrs), orderedAddrs)]), manet.IsIPLoopback)
 	if len(outside) == 0 {
-		outside = addrs
+		outside = addrs[:min(len(addrs), orderedAddrs)]
 	}
 	var out []ma.Multiaddr
 	left := wordBytes
@@ -220,28 +227,62 @@ func (n *Network) LeaveWord(ctx context.Context) error {
 	if err := n.index.Provide(ctx, n.index.key, true); err != nil {
 		return fmt.Errorf("leave word in the index: %w", err)
 	}
+	if n.index.RoutingTable().Size() == 0 { // it loses peers that don't answer, of which Provide says nothing
+		return fmt.Errorf("leave word in the index: %w: nobody who keeps it answered", p2p.ErrUnreachable)
+	}
 	return nil
 }
 
-// FindWords fulfils [p2p.Index].
-func (n *Network) FindWords(ctx context.Context, limit int) (found []p2p.PeerAddr) {
-	if n.index == nil {
+// FindWords fulfils [p2p.Index]. It hears all that answer, for one who lies and answers first would hide the others, and takes any of them.
+func (n *Network) FindWords(ctx context.Context, limit int) []p2p.PeerAddr {
+	if n.index == nil || limit <= 0 {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()                                                            // ends the lookup where it goes on
-	for info := range n.index.FindProvidersAsync(ctx, n.index.key, limit+1) { // this machine may be among them
-		id, err := identity.PeerFromLibp2p(string(info.ID))
-		if err != nil || id == n.self {
-			continue
-		}
-		addrs := texts(inOrder(info.Addrs))
-		if len(addrs) == 0 {
-			addrs = n.KnownAddrs(id)
-		}
-		if found = append(found, p2p.PeerAddr{Peer: id, Addrs: addrs[:min(len(addrs), wordAddrs)]}); len(found) == limit {
-			break
+	defer cancel() // ends the lookup where it goes on
+	var found sample
+	for infos := n.index.FindProvidersAsync(ctx, n.index.key, 0); ; {
+		select {
+		case info, more := <-infos:
+			if !more {
+				return found.some(limit)
+			}
+			id, err := identity.PeerFromLibp2p(string(info.ID))
+			if err != nil || id == n.self {
+				continue
+			}
+			addrs := texts(inOrder(few(info.Addrs)))
+			if len(addrs) == 0 {
+				addrs = n.KnownAddrs(id)
+			}
+			found.add(p2p.PeerAddr{Peer: id, Addrs: addrs[:min(len(addrs), wordAddrs)]})
+		case <-ctx.Done():
+			return found.some(limit)
 		}
 	}
-	return found
+}
+
+// sample is a part of what was found, at most maxFound, in which each is with the same chance.
+type sample struct {
+	seen int
+	kept []p2p.PeerAddr
+}
+
+func (s *sample) add(to p2p.PeerAddr) {
+	if i := slices.IndexFunc(s.kept, func(k p2p.PeerAddr) bool { return k.Peer == to.Peer }); i >= 0 { // with addresses now
+		s.kept[i] = to
+		return
+	}
+	s.seen++
+	if len(s.kept) < maxFound {
+		s.kept = append(s.kept, to)
+	} else if i := rand.IntN(s.seen); i < maxFound {
+		s.kept[i] = to
+	}
+}
+
+// some are limit of them, in any order.
+func (s *sample) some(limit int) []p2p.PeerAddr {
+	rand.Shuffle(len(s.kept), func(i, j int) { s.kept[i], s.kept[j] = s.kept[j], s.kept[i] })
+	return s.kept[:min(len(s.kept), limit)]
 }

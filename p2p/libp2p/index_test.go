@@ -1,6 +1,7 @@
 package libp2p
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/gpufair/gpufair/p2p"
+	"github.com/gpufair/gpufair/p2p/identity"
 )
 
 // bare is an index without a DHT: what judges strangers' questions.
@@ -151,6 +153,31 @@ func TestIndexFewAddresses(t *testing.T) {
 	}
 	if size == 0 || size > wordBytes {
 		t.Errorf("%d bytes of addresses", size)
+	}
+}
+
+// TestIndexNetworks: one customer's /48 is one network.
+func TestIndexNetworks(t *testing.T) {
+	for a, want := range map[string]string{"44.1.2.3": "44.1.2.0/24", "2a00:1:2:3456::1": "2a00:1:2::/48"} {
+		if got := netOf(netip.MustParseAddr(a)).String(); got != want {
+			t.Errorf("%s counts for %s", a, got)
+		}
+	}
+}
+
+// TestIndexSample: those that come last are found as well, whatever came first, and memory is bounded.
+func TestIndexSample(t *testing.T) {
+	var s sample
+	for i := range 20 * maxFound {
+		var id identity.PeerID
+		binary.LittleEndian.PutUint32(id[:], uint32(i))
+		s.add(p2p.PeerAddr{Peer: id})
+	}
+	if len(s.kept) != maxFound || !slices.ContainsFunc(s.kept, func(k p2p.PeerAddr) bool { return binary.LittleEndian.Uint32(k.Peer[:]) > 10*maxFound }) {
+		t.Errorf("%d kept, none of the later half", len(s.kept))
+	}
+	if n := len(s.some(7)); n != 7 {
+		t.Errorf("%d of 7", n)
 	}
 }
 
