@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,7 +43,7 @@ func (c *check) call(ctx context.Context, env []string, argv []string, read func
 		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return cmp.Or(context.Cause(ctx), err) // it is not started once the time is up
 	}
 	unread := read(out)
 	_, _ = io.Copy(io.Discard, out) // what follows a line that can't be read; the end of the program tells the rest
@@ -83,7 +84,7 @@ type kernel struct {
 // compare runs the kernels on the card and on the CPU.
 func (c *check) compare(ctx context.Context, r *record) {
 	const what = "kernels against the CPU"
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("it took more than 2 minutes"))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.patience, fmt.Errorf("it took more than %v", c.patience))
 	defer cancel()
 	err := c.call(ctx, []string{kernelsEnv + "=compare " + r.uuid + " " + c.emulation}, c.kernels, func(out io.Reader) error {
 		return lines(out, func(k kernel) { r.Kernels = append(r.Kernels, k) })

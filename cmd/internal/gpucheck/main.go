@@ -46,7 +46,8 @@ func main() {
 	defer cancel()
 	c := check{
 		gpufaird: []string{filepath.Join(*bin, "gpufaird")}, kernels: []string{filepath.Join(*bin, "gpu.test")},
-		emulation: filepath.Join(*bin, "emulation.so"), out: *out, profiles: wanted, say: os.Stdout,
+		emulation: filepath.Join(*bin, "emulation.so"), out: *out, profiles: wanted,
+		patience: 2 * time.Minute, say: os.Stdout,
 	}
 	if err := c.run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "gpucheck:", err)
@@ -74,6 +75,7 @@ type check struct {
 	emulation         string   // the library of the kernels for the CPU
 	out               string
 	profiles          []benchmark.Profile
+	patience          time.Duration // how long the comparison of one card with the CPU may take
 	say               io.Writer
 }
 
