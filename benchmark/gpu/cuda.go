@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"time"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -106,6 +107,25 @@ func openCUDA() (*cuda, error) {
 
 // jitLibrary is what the driver compiles kernels with. Debian has it in a package of its own.
 const jitLibrary = "libnvidia-ptxjitcompiler.so.1"
+
+// computePatience is how long the driver API may take to start: a detection takes 15 s at most, and what NVML told must not be lost
+// with it.
+var computePatience = 8 * time.Second
+
+// computeInTime is compute for as long as there is patience. A start that hangs is left to the end of the process.
+func computeInTime() *benchmark.Problem {
+	done := make(chan *benchmark.Problem, 1)
+	go func() { done <- compute() }()
+	select {
+	case p := <-done:
+		return p
+	case <-time.After(computePatience):
+		return &benchmark.Problem{
+			Code: "cuda_error", Text: fmt.Sprintf("the CUDA driver did not start in %.3g s", computePatience.Seconds()),
+			Advice: "turn persistence on (nvidia-smi -pm 1); see dmesg",
+		}
+	}
+}
 
 // compute is why no kernel can run on any card; nil if nothing is in the way. No context is made, so that no card's memory is taken.
 func compute() *benchmark.Problem {

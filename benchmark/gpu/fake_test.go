@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gpufair/gpufair/benchmark"
 	"github.com/gpufair/gpufair/benchmark/probe"
@@ -41,6 +42,9 @@ func TestMain(m *testing.M) {
 		os.RemoveAll(dir)
 		os.Exit(result)
 	case "serve":
+		if d, err := time.ParseDuration(arg); err == nil {
+			computePatience = d
+		}
 		os.Exit(code(probe.Serve(ctx, os.Stdin, os.Stdout, Driver())))
 	case "monitor":
 		os.Exit(code(watchCard(ctx, arg)))

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpufair/gpufair/benchmark"
+	"github.com/gpufair/gpufair/benchmark/probe"
 )
 
 // without is the same driver with one library broken, which the loader takes for missing.
@@ -58,6 +59,21 @@ func TestCompute(t *testing.T) {
 		if got := f.detect(t, scenario, "cuda.err.cuInit 999"); got.Compute != nil {
 			t.Errorf("%q: %+v", scenario, got.Compute)
 		}
+	}
+}
+
+// A CUDA that never starts costs neither the cards that NVML told nor the child.
+func TestHungCompute(t *testing.T) {
+	f := newCardFake(t)
+	f.set(t, "cuda.hang.cuInit 1")
+	got, err := probe.Detect(t.Context(), f.child("serve 100ms"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := got.GPUs.Compute
+	if p == nil || p.Code != "cuda_error" || !strings.Contains(p.Text, "did not start in 0.1 s") || !strings.Contains(p.Advice, "nvidia-smi -pm 1") ||
+		got.GPUs.Problem != nil || len(got.GPUs.Cards) != 1 {
+		t.Errorf("%+v of %+v", p, got.GPUs)
 	}
 }
 

@@ -74,7 +74,7 @@ func call[T any](d driver, symbol string, ask func() (T, nvml.Return)) (T, nvml.
 func detect() benchmark.GPUs {
 	g := list()
 	if g.Problem == nil && len(g.Cards) > 0 {
-		g.Compute = compute()
+		g.Compute = computeInTime()
 	}
 	if g.WSL2 {
 		underWindows(g.Problem)

@@ -3,13 +3,14 @@
 // each launch takes cuda.launch_us microseconds (for the rates: of 16 rounds). A launch that repeats the one before is not computed again.
 // The scenario is the file of fakenvml.c:
 //   cuda.cc 89, cuda.version 12080, cuda.sms 1, cuda.bus 384, cuda.total_mib 24210, cuda.free 2097152, cuda.uuid 0x1000, cuda.bus_id 1
-//   cuda.err.FUNCTION 999   the function fails;   cuda.load.sm_89 222   PTX for that target is refused
+//   cuda.err.FUNCTION 999   the function fails;   cuda.hang.FUNCTION 1   it never comes back;   cuda.load.sm_89 222   PTX for that target is refused
 //   cuda.wrong.KERNEL 1     a bit of every 64th byte of what the kernel wrote is turned, of all but the first, an odd number of them; of a few bytes the last
 #define HOST_EMU
 #include "../kernels/bench.cu"
 
 #include <map>
 #include <string>
+#include <unistd.h>
 typedef int R;
 static bool honest;
 extern "C" void emulate_honestly() { honest = true; } // without a scenario: what a card's results are compared with
@@ -30,7 +31,11 @@ static double now_ms;
 static long long used;
 static std::map<char *, size_t> memory;
 static std::string before; // the last launch
-#define GATE if (R r = (R)look(std::string("cuda.err.") + __func__, 0)) return r
+static R gate(const char *name) {
+  while (look(std::string("cuda.hang.") + name, 0)) pause();
+  return (R)look(std::string("cuda.err.") + name, 0);
+}
+#define GATE if (R r = gate(__func__)) return r
 #define CONTEXT GATE; if (!current) return 201
 
 extern "C" {
