@@ -193,7 +193,7 @@ func (j *job) most(rec record) (money.Micro, error) {
 		}
 	}
 	charge, err := j.meter.Charge()
-	return min(charge, rec.Allowed, rec.Budget), err
+	return min(rec.due(charge), rec.Allowed, rec.Budget), err
 }
 
 // payAllowed signs for what ran under an allowance, when the provider's end comes after this side gave the lease up.
@@ -203,7 +203,7 @@ func payAllowed(tx *books.Tx, r *record, lane books.Lane, end market.End) error 
 	if err != nil {
 		return err
 	}
-	amount := min(charge, end.Charge, r.Allowed, r.Budget, *lane.Final)
+	amount := min(r.due(charge), end.Charge, r.Allowed, r.Budget, *lane.Final)
 	if amount <= lane.Amount || unreceipted(lane) || lane.Frozen() {
 		return nil
 	}

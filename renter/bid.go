@@ -65,6 +65,14 @@ func (r *record) order() (market.Accept, error) {
 	return auction.AcceptOf(o, auction.Opening{Commit: r.Bid.Commit, Bid: r.Bid.Bid, Nonce: r.Bid.Nonce}, r.Bid.Pay)
 }
 
+// due is what a charge comes to less the discount of a bid that won.
+func (r *record) due(charge money.Micro) money.Micro {
+	if r.Bid == nil {
+		return charge
+	}
+	return auction.Discounted(charge, r.Bid.Discount)
+}
+
 // bidFor asks the provider for the auction of an offer and stores a bid in it, with its holds, in one durable transaction, before anything
 // of it is sent. One at a time: a later bid of the account in the same auction would replace the earlier one.
 func (a *Agent) bidFor(ctx context.Context, p *planned, f book.Found) (*job, error) {
@@ -228,7 +236,7 @@ func (j *job) win(ctx context.Context) error {
 		},
 	})
 	if errors.Is(err, negotiate.ErrSellerGone) {
-		return reason.Errorf(reason.ProviderGone, "it did not end the auction: nothing was sold")
+		return reason.Errorf(reason.ProviderGone, "no result of the auction could be had from it")
 	}
 	if err != nil {
 		return err

@@ -7,6 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufair/gpufair/ledger"
+	"github.com/gpufair/gpufair/ledger/books"
+	"github.com/gpufair/gpufair/ledger/meter"
+	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/auction"
 	"github.com/gpufair/gpufair/market/negotiate"
 	"github.com/gpufair/gpufair/market/reason"
@@ -83,6 +88,35 @@ func TestBidOnOtherTerms(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDiscountAway: what comes off a winner's rent comes off what ran under an allowance, too.
+func TestDiscountAway(t *testing.T) {
+	won := record{Bid: &bid{Discount: 5_000}, Lease: []byte{1}, Allowed: plenty, Budget: plenty}
+	m := meter.New(1 << 63)
+	must(t, m.Start(testRate, 1, 0))
+	must(t, m.Sample(90_000))
+	must(t, m.Pause(90_000))
+	if most, err := (&job{meter: m}).most(won); err != nil || most != 85_000 {
+		t.Errorf("given up at %v: %v", most, err)
+	}
+	bubble(t, func(t *testing.T, r *rig) {
+		id := r.order(plenty)
+		r.runs(id)
+		undo := errors.New("undo")
+		err := r.books.Update(t.Context(), func(tx *books.Tx) error {
+			lane, err := tx.Lane(ledger.Lane(id))
+			must(t, err)
+			lane.Final = new(money.Micro(plenty))
+			must(t, payAllowed(tx, &won, lane, market.End{Billable: 90_000, Charge: 90_000}))
+			return undo
+		})
+		if !errors.Is(err, undo) || won.Paid != 85_000 {
+			t.Errorf("%v paid: %v", won.Paid, err)
+		}
+		r.owner.ends()
+		r.ends(id, time.Minute)
+	})
 }
 
 // lies is the file of an auction with an Award that counts no opening, as tell changes it besides, and what it says of a job's bid.

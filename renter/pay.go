@@ -11,7 +11,6 @@ import (
 	"github.com/gpufair/gpufair/ledger/meter"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/market"
-	"github.com/gpufair/gpufair/market/auction"
 	"github.com/gpufair/gpufair/market/work"
 	"github.com/gpufair/gpufair/p2p/identity"
 )
@@ -47,7 +46,7 @@ func (j *job) agree(rec record, claim money.Micro, billable uint64) (money.Micro
 		if err != nil {
 			return 0, nil, err
 		}
-		amount = min(amount, auction.Discounted(most, rec.Bid.Discount))
+		amount = min(amount, rec.due(most))
 	}
 	amount = min(amount, rec.Budget)
 	if rec.End != nil {

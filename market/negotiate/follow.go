@@ -24,8 +24,9 @@ const (
 	leaseWithin = 60 * time.Second // from the award: a seller that has made no lease by then makes none
 )
 
-// ErrSellerGone says that a seller showed neither an award nor an abort as long as its bidders wait: nothing was sold.
-var ErrSellerGone = errors.New("the seller did not end the auction")
+// ErrSellerGone says that a seller showed neither an award nor an abort, or no lease of a win, as long as its
+// bidders wait: it made none, or could not be reached.
+var ErrSellerGone = errors.New("the seller showed nothing in time")
 
 // Called is an auction that takes bids.
 type Called struct {
@@ -117,7 +118,7 @@ type follower struct {
 
 // Follow takes a bid through its auction: it commits, opens only under a Seal that has its commit and that others saw too, and checks the
 // result by clearing again. It asks again for whatever is lost. Started again with the same Bidding it goes on. The error is a
-// [reason.Error] if the seller did not take the commit, and wraps [ErrSellerGone] if it never ended the auction.
+// [reason.Error] if the seller did not take the commit, and wraps [ErrSellerGone] if it showed no result.
 func (f *Floor) Follow(ctx context.Context, b Bidding) (Followed, error) {
 	m, err := NewBidder(b.Sealed, b.Began)
 	if err != nil {
