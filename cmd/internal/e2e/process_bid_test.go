@@ -17,7 +17,7 @@ func sealedBid(t *testing.T, s *site) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, config, string(b)+"reserve = \"1.8\"\n[auction]\nreveal = \"20s\"\n")
+	write(t, config, string(b)+"reserve = \"1.8\"\n[auction]\ncommit = \"45s\"\nreveal = \"20s\"\n")
 	p.owner.daemon()
 	p.meet(p.renter)
 	offer := p.sees(p.renter)
@@ -34,7 +34,7 @@ func sealedBid(t *testing.T, s *site) {
 	if job := p.job("bid"); job.State != "bidding" {
 		t.Errorf("ps after the agent was killed: %+v", job)
 	}
-	eventually(t, "the job's end", patience, func() bool { return p.job("bid").State == "ended" })
+	eventually(t, "the job's end", 2*patience, func() bool { return p.job("bid").State == "ended" })
 	p.finished("bid", 50)
 	job := p.job("bid")
 	if most := (rent(50) + rent(30)) * 2 / 3; amount(t, job.Cost) > most || job.Rate != "2.4" {
