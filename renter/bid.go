@@ -207,11 +207,7 @@ func (b *bid) free(tx *books.Tx, c ledger.Channel) error {
 	if b.Posted == 0 {
 		return nil
 	}
-	lost := wire.Hash(auction.IDOf(b.Open)) // names the hold as a whole
-	if err := tx.Hold(lost, c, b.Posted); err != nil {
-		return err
-	}
-	return tx.PostHold(lost, b.Posted)
+	return tx.Forfeit(wire.Hash(auction.IDOf(b.Open)), c, b.Posted) // names the hold as a whole
 }
 
 // bidWords say how far a bid has come.

@@ -113,6 +113,28 @@ func TestDisputeFreezesTheLane(t *testing.T) {
 	})
 }
 
+// A bid that stayed sealed loses its hold although a dispute was opened since it was sent: both sides agreed to it before.
+func TestForfeitInADispute(t *testing.T) {
+	p := newPair(t)
+	c, lost := p.renter.Channel(p.provider.Self(), money.Credit), wire.Hash{7}
+	p.provider.update(func(tx *Tx) error { return tx.Hold(lost, c, 50) })
+	lane := p.sell(1, 0)
+	p.pay(lane, 600)
+	p.dispute(p.provider, p.renter, lane)
+	p.provider.update(func(tx *Tx) error { return tx.PostHold(lost, 50) })
+	p.renter.update(func(tx *Tx) error { return errors.Join(tx.Forfeit(lost, c, 50), tx.Forfeit(lost, c, 50)) })
+	if err := p.renter.Update(t.Context(), func(tx *Tx) error { return tx.Forfeit(lost, c, 51) }); !errors.Is(err, ErrConflict) {
+		t.Errorf("another amount: %v", err)
+	}
+	if err := p.provider.Update(t.Context(), func(tx *Tx) error { return tx.Forfeit(wire.Hash{8}, c, 50) }); !errors.Is(err, ErrConflict) {
+		t.Errorf("by its provider: %v", err)
+	}
+	if a := p.renter.account(ledger.AsRenter, p.provider); a.Owed != 650 || a.Open != 0 {
+		t.Errorf("%+v", a)
+	}
+	p.equal()
+}
+
 // Both sides name the same amount, in any order: the lane comes to it on both, and no later end or voucher changes it.
 func TestDisputeEndsByAgreement(t *testing.T) {
 	for _, byRenter := range []bool{true, false} {

@@ -1,6 +1,7 @@
 package books
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/gpufair/gpufair/ledger"
@@ -51,6 +52,34 @@ func (t *Tx) PostHold(id wire.Hash, amount money.Micro) error {
 		return t.VoidHold(id)
 	}
 	return t.endHold(id, amount, ledger.KindPost)
+}
+
+// Forfeit makes amount of a channel a debt under id without a voucher and without a hold that is set aside before, as renter: a bid in a
+// sealed auction agreed to it already, so a dispute that was opened meanwhile does not stand in its way. A repeat changes nothing; the same
+// id with another amount or channel is ErrConflict.
+func (t *Tx) Forfeit(id wire.Hash, c ledger.Channel, amount money.Micro) error {
+	role, err := t.role(c)
+	if err != nil || role != ledger.AsRenter {
+		return errors.Join(err, fmt.Errorf("forfeit %s: only its renter owes it: %w", id.Short(), ErrConflict))
+	}
+	have, ok, err := load[Held](t.own, key("hold/", id[:]))
+	if err != nil {
+		return err
+	}
+	if ok && (have.Channel != c || have.Amount != amount) {
+		return fmt.Errorf("forfeit %s: %w: %v", id.Short(), ErrConflict, have.Amount)
+	}
+	signed, err := ledger.Signed(amount)
+	if err != nil || amount == 0 {
+		return fmt.Errorf("forfeit %s of %v: %w", id.Short(), amount, money.ErrOverflow)
+	}
+	if !ok {
+		h := Held{Channel: c, Amount: amount, Left: amount}
+		if err := t.moveHold(id, h, role, ledger.KindHold, hold(role, c, signed), 0, amount); err != nil {
+			return err
+		}
+	}
+	return t.PostHold(id, amount)
 }
 
 func (t *Tx) endHold(id wire.Hash, amount money.Micro, kind ledger.EntryKind) error {
