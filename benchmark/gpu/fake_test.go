@@ -45,6 +45,7 @@ func TestMain(m *testing.M) {
 		if d, err := time.ParseDuration(arg); err == nil {
 			computePatience = d
 		}
+		sysRoot = sysOf(os.Getenv("FAKE_NVML")) // not the host's
 		os.Exit(code(probe.Serve(ctx, os.Stdin, os.Stdout, Driver())))
 	case "monitor":
 		os.Exit(code(watchCard(ctx, arg)))
@@ -130,6 +131,9 @@ func compile(compiler string, args ...string) error {
 	}
 	return nil
 }
+
+// sysOf is the sysfs beside a scenario, which shows no card unless a test puts one there.
+func sysOf(scenario string) string { return scenario + ".sys" }
 
 // set writes the scenario as a whole, so that the driver never reads half of one.
 func (f fake) set(t *testing.T, lines ...string) {

@@ -17,7 +17,8 @@ func Driver() probe.Driver { return probe.Driver{Detect: Detect, Open: Open} }
 // Detect asks the driver for its cards. It never fails: without a usable driver the answer has a [benchmark.Problem] that says what
 // to do. It may block for ever on a hung card, whatever ctx says: the child's supervisor has the deadline. Its problems' codes:
 // "no_nvml" (this program was built without it), "no_library", "old_driver", "no_driver", "version_mismatch", "no_permission",
-// "no_card", "lost", "reset_required", "power", "driver_error"; "not_installed" where a card is in the machine and "no_library" holds. Where
+// "no_card", "lost", "reset_required", "power", "driver_error"; where a card is in the machine, "not_installed" for "no_library" and "lost" for
+// "no_card". Where
 // cards are shown and no kernel can run, the answer's Compute says why: "no_cuda", "old_driver", "no_card", "version_mismatch",
 // "cuda_compat", "no_uvm", "no_jit", "cuda_error".
 func Detect(ctx context.Context) benchmark.GPUs {

@@ -326,15 +326,13 @@ func TestProblemsSayWhatToDo(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(empty.dir, libraryName), []byte("not a library"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	absent := "no_library"
-	if sysfs("/sys").card() {
-		absent = "not_installed"
-	}
+	plugged := newFake(t)
+	putCard(t, sysOf(plugged.scenario), "0x10de", "0x030000")
 	for _, c := range []struct {
 		f                      fake
 		scenario, code, advice string
 	}{
-		{empty, "count 1", absent, "install"},
+		{empty, "count 1", "no_library", "install"},
 		{f, "err.nvmlInit_v2 9", "no_driver", "modprobe nvidia"},
 		{f, "err.nvmlInit_v2 18", "version_mismatch", "reboot"},
 		{f, "err.nvmlInit_v2 4", "no_permission", "root"},
@@ -342,6 +340,8 @@ func TestProblemsSayWhatToDo(t *testing.T) {
 		{f, "err.nvmlInit_v2 999", "driver_error", "nvidia-smi"},
 		{f, "err.nvmlDeviceGetCount_v2 999", "driver_error", "nvidia-smi"},
 		{f, "count 0", "no_card", "lspci"},
+		{plugged, "count 0", "lost", "lspci -k"},
+		{plugged, "err.nvmlInit_v2 28", "lost", "lspci -k"},
 	} {
 		got := c.f.detect(t, c.scenario)
 		if len(got.Cards) != 0 || got.Problem == nil || got.Problem.Code != c.code || !strings.Contains(got.Problem.Advice, c.advice) {

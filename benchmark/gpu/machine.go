@@ -10,6 +10,9 @@ import (
 	"github.com/gpufair/gpufair/benchmark"
 )
 
+// sysRoot is the sysfs that is asked; tests have one of their own.
+var sysRoot = "/sys"
+
 // sysfs is where Linux shows its devices: "/sys".
 type sysfs string
 
@@ -32,11 +35,15 @@ func (s sysfs) nouveau() bool {
 	return err == nil
 }
 
-// explain says more of a driver that is not there, by what is in the machine.
+// explain says more of a driver that is not there or finds no card, by what is in the machine.
 func (s sysfs) explain(p *benchmark.Problem) {
 	if p.Code == "no_library" && s.card() {
 		p.Code, p.Text = "not_installed", "an NVIDIA card is in this machine, and its driver is not installed"
 		p.Advice = "Debian: apt install nvidia-driver libcuda1, then reboot; in a container the host has the driver: pass the card in"
+	}
+	if p.Code == "no_card" && s.card() {
+		p.Code, p.Text = "lost", "an NVIDIA card is in this machine, and its driver does not find it"
+		p.Advice = "see dmesg and who has it (lspci -k: vfio-pci keeps it for a VM), check its power leads and riser, then reboot; in a container: pass the card in"
 	}
 	if (p.Code == "not_installed" || p.Code == "no_driver") && s.nouveau() {
 		p.Text += "; nouveau has the card"

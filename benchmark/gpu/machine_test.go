@@ -77,6 +77,20 @@ func TestHungCompute(t *testing.T) {
 	}
 }
 
+// putCard puts a device of PCI into a sysfs.
+func putCard(t *testing.T, root, vendor, class string) {
+	t.Helper()
+	device := filepath.Join(root, "bus/pci/devices/0000:01:00.0")
+	if err := os.MkdirAll(device, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"vendor": vendor, "class": class} {
+		if err := os.WriteFile(filepath.Join(device, name), []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A driver that is not there is explained by what is in the machine.
 func TestMissingDriverIsExplained(t *testing.T) {
 	for _, c := range []struct {
@@ -91,18 +105,12 @@ func TestMissingDriverIsExplained(t *testing.T) {
 		{"a card of nouveau", "0x10de", "0x030000", "no_library", true, "not_installed", "blacklist nouveau"},
 		{"module not loaded", "0x10de", "0x030000", "no_driver", false, "no_driver", "as before"},
 		{"nouveau before it", "0x10de", "0x030000", "no_driver", true, "no_driver", "blacklist nouveau"},
+		{"a card that its driver does not find", "0x10de", "0x030000", "no_card", false, "lost", "lspci -k"},
+		{"a driver without a card", "0x8086", "0x030000", "no_card", false, "no_card", "as before"},
 		{"another fault", "0x10de", "0x030000", "version_mismatch", true, "version_mismatch", "as before"},
 	} {
 		root := t.TempDir()
-		device := filepath.Join(root, "bus/pci/devices/0000:01:00.0")
-		if err := os.MkdirAll(device, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		for name, text := range map[string]string{"vendor": c.vendor, "class": c.class} {
-			if err := os.WriteFile(filepath.Join(device, name), []byte(text+"\n"), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
+		putCard(t, root, c.vendor, c.class)
 		if c.nouveau {
 			if err := os.MkdirAll(filepath.Join(root, "module/nouveau"), 0o755); err != nil {
 				t.Fatal(err)

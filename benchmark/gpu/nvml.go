@@ -85,13 +85,18 @@ func detect() benchmark.GPUs {
 
 // list asks NVML alone.
 func list() benchmark.GPUs {
+	out := benchmark.GPUs{WSL2: wsl2()}
 	d, p := openDriver()
-	if p != nil {
-		sysfs("/sys").explain(p)
-		return benchmark.GPUs{Problem: p, WSL2: wsl2()}
+	if p == nil {
+		defer d.close()
+		out = d.cards()
+	} else {
+		out.Problem = p
 	}
-	defer d.close()
-	return d.cards()
+	if out.Problem != nil {
+		sysfs(sysRoot).explain(out.Problem)
+	}
+	return out
 }
 
 func (d driver) cards() benchmark.GPUs {

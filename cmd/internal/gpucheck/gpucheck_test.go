@@ -24,7 +24,7 @@ func build(t *testing.T) (bin string) {
 	at := func(name string) string { return filepath.Join(bin, name) }
 	kernels := []string{"c++", "-DHOST_EMU", "-O1", "-std=c++20", "-w", "-shared", "-fPIC", "-o", at("emulation.so"), gpu + "/testdata/fakecuda.cpp"}
 	for _, argv := range [][]string{
-		{"go", "build", "-trimpath", "-buildvcs=false", "-o", at("gpufaird"), "../../gpufaird"},
+		{"go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-X github.com/gpufair/gpufair/benchmark/gpu.sysRoot=" + at("sys"), "-o", at("gpufaird"), "../../gpufaird"},
 		{"go", "test", "-c", "-o", at("gpu.test"), gpu},
 		{"cc", "-shared", "-fPIC", "-o", at("libnvidia-ml.so.1"), gpu + "/testdata/fakenvml.c"},
 		kernels,
@@ -138,6 +138,7 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a card that its driver does not find", func(t *testing.T) { testUnfound(t, bin) })
 }
 
 func testShort(t *testing.T, bin string) {
@@ -158,6 +159,23 @@ func testSlow(t *testing.T, bin string) {
 	c.patience, c.profiles = time.Nanosecond, nil
 	if err := c.run(t.Context()); !errors.Is(err, errWrong) || !strings.Contains(said.String(), "it took more than 1ns") {
 		t.Fatalf("%v\n%s", err, said)
+	}
+}
+
+// testUnfound puts a card into the sysfs that gpufaird was built to read.
+func testUnfound(t *testing.T, bin string) {
+	device := filepath.Join(bin, "sys/bus/pci/devices/0000:01:00.0")
+	if err := os.MkdirAll(device, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"vendor": "0x10de", "class": "0x030000"} {
+		if err := os.WriteFile(filepath.Join(device, name), []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, said := machine(t, bin, "count 0")
+	if err := c.run(t.Context()); err == nil || !strings.Contains(err.Error(), "its driver does not find it") {
+		t.Errorf("%v, %s", err, said)
 	}
 }
 
