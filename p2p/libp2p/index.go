@@ -224,11 +224,12 @@ func (n *Network) LeaveWord(ctx context.Context) error {
 	if n.index == nil {
 		return fmt.Errorf("leave word in the index: %w: it is off", p2p.ErrUnsupported)
 	}
-	if err := n.index.Provide(ctx, n.index.key, true); err != nil {
-		return fmt.Errorf("leave word in the index: %w", err)
-	}
+	err := n.index.Provide(ctx, n.index.key, true)
 	if n.index.RoutingTable().Size() == 0 { // it loses peers that don't answer, of which Provide says nothing
 		return fmt.Errorf("leave word in the index: %w: nobody who keeps it answered", p2p.ErrUnreachable)
+	}
+	if err != nil {
+		return fmt.Errorf("leave word in the index: %w", err)
 	}
 	return nil
 }

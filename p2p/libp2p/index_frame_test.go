@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"testing"
 	"time"
@@ -14,6 +15,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/gpufair/gpufair/p2p"
 )
 
 // hostAlone is a host on loopback that nothing of this package runs on.
@@ -138,5 +141,29 @@ func TestIndexKeepsNobodyConnected(t *testing.T) {
 	h := x.Host().(small).Host
 	if h.ConnManager().IsProtected(other.Host().ID(), "") {
 		t.Error("the peer is protected")
+	}
+}
+
+// TestIndexWordNobodyTook: word that reached nobody is not left.
+func TestIndexWordNobodyTook(t *testing.T) {
+	x, other := indexAlone(t), indexAlone(t)
+	meet(t, x.Host(), other.Host())
+	for end := time.Now().Add(20 * time.Second); x.RoutingTable().Size() == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the peer is not in the routing table")
+		}
+	}
+	n := &Network{index: x}
+	if err := n.LeaveWord(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	other.Host().(small).Host.SetStreamHandler(kadProtocol("t"), func(s network.Stream) { _ = s.Reset() })
+	if err := other.Close(); err != nil { // ends the streams that are open
+		t.Fatal(err)
+	}
+	x.Host().(small).Host.Network().ClosePeer(other.Host().ID())
+	meet(t, x.Host(), other.Host())
+	if err := n.LeaveWord(t.Context()); !errors.Is(err, p2p.ErrUnreachable) {
+		t.Errorf("nobody took it: %v", err)
 	}
 }
