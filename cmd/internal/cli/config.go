@@ -82,9 +82,12 @@ type Source struct {
 	Set  []string // "key=value", from --set
 }
 
-// ReadSource reads the file at path, which may be absent unless must is set.
+// ReadSource reads the file at path, which may be absent unless must is set. The null device is an empty file, as everywhere.
 func ReadSource(path string, must bool, env, set []string) (Source, error) {
 	s := Source{Path: path, Env: env, Set: set}
+	if path == os.DevNull {
+		return s, nil
+	}
 	f, err := disk.OpenFile(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && !must:

@@ -233,10 +233,11 @@ func TestReadSource(t *testing.T) {
 	if _, err := ReadSource(path, true, nil, nil); CodeOf(err) != ExitConfig {
 		t.Errorf("a huge file: %v", err)
 	}
-	for _, what := range []string{dir, os.DevNull} {
-		if _, err := ReadSource(what, true, nil, nil); CodeOf(err) != ExitConfig || !errors.Is(err, disk.ErrNotFile) {
-			t.Errorf("%s, which is no file: %v", what, err)
-		}
+	if _, err := ReadSource(dir, true, nil, nil); CodeOf(err) != ExitConfig || !errors.Is(err, disk.ErrNotFile) {
+		t.Errorf("a folder: %v", err)
+	}
+	if s, err := ReadSource(os.DevNull, true, nil, nil); err != nil || len(s.Data) > 0 {
+		t.Errorf("the null device: %v", err)
 	}
 }
 
