@@ -321,13 +321,13 @@ func TestCreditNote(t *testing.T) {
 		if v.Result != proof.OK || v.LeftAtMost != "0.03" {
 			t.Errorf("%s's file: %+v", side, v)
 		}
-		said := ""
+		var said strings.Builder
 		for _, a := range v.Attachments {
-			said += a.Says + "\n"
+			said.WriteString(a.Says + "\n")
 		}
 		for _, want := range []string{"the renter disputes the lease (\"it never ran\")", "the renter proposes that the lease comes to 0.03", "the provider agrees that"} {
-			if !strings.Contains(said, want) {
-				t.Errorf("%s's file says %q, not %q", side, said, want)
+			if !strings.Contains(said.String(), want) {
+				t.Errorf("%s's file says %q, not %q", side, said.String(), want)
 			}
 		}
 	}
