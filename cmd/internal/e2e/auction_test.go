@@ -90,6 +90,7 @@ func TestSealedAuction(t *testing.T) {
 	m := newFair(t)
 	bidders := []*bidder{m.bidder("a"), m.bidder("b"), m.bidder("c")}
 	o := m.owner("owner", bidders[0].account(), bidders[1].account(), bidders[2].account())
+	o.conf.Lots = slices.Clone(o.conf.Lots) // the agent reads those that it has
 	o.conf.Lots[0].Reserve, o.conf.Auction.Bond = price/2, 100
 	o.conf.Auction.Commit, o.conf.Auction.Reveal = 5*time.Second, 5*time.Second
 	if err := o.agent.Reload(o.conf); err != nil {
