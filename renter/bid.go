@@ -76,8 +76,6 @@ func (r *record) due(charge money.Micro) money.Micro {
 // bidFor asks the provider for the auction of an offer and stores a bid in it, with its holds, in one durable transaction, before anything
 // of it is sent. One at a time: a later bid of the account in the same auction would replace the earlier one.
 func (a *Agent) bidFor(ctx context.Context, p *planned, f book.Found) (*job, error) {
-	a.bidding.Lock()
-	defer a.bidding.Unlock()
 	called, err := a.floor.Call(ctx, f.Entry.SealedOffer, f.Lot.ID)
 	if err != nil {
 		return nil, err
@@ -95,6 +93,8 @@ func (a *Agent) bidFor(ctx context.Context, p *planned, f book.Found) (*job, err
 		return nil, refuse("the auction takes bids for %v and shows them for %v: a bid in it may lose its hold; the least is %v to show it in, the most %v",
 			o.SealAfter(), o.RevealFor(), leastReveal, mostWindow)
 	}
+	a.bidding.Lock()
+	defer a.bidding.Unlock()
 	if err := a.bidsAlready(ctx, called.ID); err != nil {
 		return nil, err
 	}
