@@ -195,6 +195,51 @@ func TestDisputeEndsByAgreement(t *testing.T) {
 	}
 }
 
+// A payment that was proposed during a dispute, of all that was promised, is signed after both agreed on less: the money came in. What is
+// beyond is prepaid, on both sides.
+func TestPaidBeforeTheAgreement(t *testing.T) {
+	for _, late := range []bool{false, true} { // the proposal arrives after the agreement
+		p := newPair(t)
+		lane := p.sell(1, 0)
+		p.pay(lane, 600)
+		p.dispute(p.renter, p.provider, lane)
+		p.close(lane, 600)
+		var id wire.Hash
+		var proposal, counter []byte
+		p.renter.update(func(tx *Tx) (err error) {
+			id, proposal, err = tx.Propose(Payment{Channel: p.renter.Channel(p.provider.Self(), money.Credit), Amount: 600, Method: "manual", Reference: "bank 7"})
+			return err
+		})
+		record := func() { p.provider.update(func(tx *Tx) error { _, _, err := tx.RecordProposal(proposal); return err }) }
+		if !late {
+			record()
+		}
+		p.offer(p.renter, p.provider, lane, 400)
+		p.offer(p.provider, p.renter, lane, 400)
+		if late {
+			record()
+		}
+		p.provider.update(func(tx *Tx) (err error) { counter, err = tx.Countersign(id); return err })
+		p.renter.update(func(tx *Tx) error { _, err := tx.RecordCounter(counter); return err })
+		if a := p.renter.account(ledger.AsRenter, p.provider); a.Owed != -200 || a.Settled != 600 {
+			t.Errorf("%+v", a)
+		}
+		p.equal()
+		for _, side := range []*party{p.renter, p.provider} {
+			side.view(func(r *Reader) error {
+				f, err := r.Prove(lane, nil)
+				must(t, err)
+				raw, err := f.Encode()
+				must(t, err)
+				if v := proof.Check(raw); v.Result != proof.OK || v.LeftAtMost != "0" {
+					t.Errorf("%+v", v)
+				}
+				return nil
+			})
+		}
+	}
+}
+
 func TestDisputeGuards(t *testing.T) {
 	p := newPair(t)
 	lane := p.sell(1, 0)

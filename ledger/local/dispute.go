@@ -88,6 +88,8 @@ func (d Desk) offer(ctx context.Context, lane ledger.Lane, text string) error {
 		return serve.Fail(http.StatusConflict, err, "`ledger dispute LEASE --reason …` opens one")
 	case errors.Is(err, books.ErrRunning):
 		return serve.Fail(http.StatusConflict, err, "the dispute ends the lease in a moment; try again then")
+	case errors.Is(err, books.ErrDiffer):
+		return serve.Fail(http.StatusConflict, err, "propose that, or less")
 	}
 	return fail(err)
 }

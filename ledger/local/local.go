@@ -332,7 +332,9 @@ func fail(err error) error {
 		return serve.Fail(http.StatusConflict, err, "stop the daemon and run `ledger recover`")
 	case errors.Is(err, books.ErrReadOnly):
 		return serve.Fail(http.StatusConflict, err, "run `ledger verify`: it says which entry is wrong")
-	case errors.As(err, &paid), errors.Is(err, books.ErrConflict), errors.Is(err, books.ErrDiffer):
+	case errors.Is(err, books.ErrDiffer):
+		return serve.Fail(http.StatusConflict, err, "for a payment: `settle refuse` it, and have the other side record it anew, which brings its newest vouchers along")
+	case errors.As(err, &paid), errors.Is(err, books.ErrConflict):
 		return serve.Fail(http.StatusConflict, err, "")
 	}
 	return serve.Fail(http.StatusInternalServerError, err, "the daemon's log says more")
