@@ -86,7 +86,7 @@ func TestIndexRefusesLongQuestions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = s.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = s.SetDeadline(time.Now().Add(patience))
 		_, _ = s.Write(c.frame)
 		r := bufio.NewReader(s)
 		size, err := binary.ReadUvarint(r)
@@ -122,7 +122,7 @@ func TestIndexRefusesLongAnswers(t *testing.T) {
 			}
 		})
 		meet(t, x.Host(), other)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		if err := x.Ping(ctx, other.ID()); (err == nil) != c.want {
 			t.Errorf("an answer of %d bytes: %v", c.size, err)
 		}
@@ -134,7 +134,7 @@ func TestIndexRefusesLongAnswers(t *testing.T) {
 func TestIndexKeepsNobodyConnected(t *testing.T) {
 	x, other := indexAlone(t), indexAlone(t)
 	meet(t, x.Host(), other.Host())
-	for end := time.Now().Add(20 * time.Second); x.RoutingTable().Size() == 0; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); x.RoutingTable().Size() == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the peer is not in the routing table")
 		}
@@ -149,7 +149,7 @@ func TestIndexKeepsNobodyConnected(t *testing.T) {
 func TestIndexWordNobodyTook(t *testing.T) {
 	x, other := indexAlone(t), indexAlone(t)
 	meet(t, x.Host(), other.Host())
-	for end := time.Now().Add(20 * time.Second); x.RoutingTable().Size() == 0; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); x.RoutingTable().Size() == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the peer is not in the routing table")
 		}

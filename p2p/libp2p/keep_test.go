@@ -2,11 +2,14 @@ package libp2p
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
 
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/identity"
@@ -38,13 +41,16 @@ func runLocal(t *testing.T) (n *Network, stop func()) {
 	return n, stop
 }
 
+// patience is how long a test waits for what must come; only a failure takes so long.
+const patience = 2 * time.Minute
+
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
+	for end := time.Now().Add(patience); !ok(); <-tick.C {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not in 20 s", what)
+			t.Fatalf("%s: not in %v", what, patience)
 		}
 	}
 }
@@ -115,5 +121,21 @@ func TestNeighbour(t *testing.T) {
 	f.HandlePeerFound(info)
 	if a.isConnected(c.self) {
 		t.Error("a neighbour remembered to be of another network was dialled")
+	}
+}
+
+// TestDialsQUICAlone: at a near address TCP waits until QUIC has had its time, unless TCP is all there is.
+func TestDialsQUICAlone(t *testing.T) {
+	quic, tcp := ma.StringCast("/ip4/127.0.0.1/udp/4701/quic-v1"), ma.StringCast("/ip4/127.0.0.1/tcp/4701")
+	for _, c := range []struct {
+		addrs []ma.Multiaddr
+		want  []network.AddrDelay
+	}{
+		{[]ma.Multiaddr{tcp, quic}, []network.AddrDelay{{Addr: quic}, {Addr: tcp, Delay: tcpAfter}}},
+		{[]ma.Multiaddr{tcp}, []network.AddrDelay{{Addr: tcp}}},
+	} {
+		if got := rank(c.addrs); fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%v are dialled as %v, want %v", c.addrs, got, c.want)
+		}
 	}
 }

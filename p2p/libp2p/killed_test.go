@@ -179,7 +179,7 @@ func TestAKilledPeerIsMetAgain(t *testing.T) {
 			began := time.Now()
 			again := spawn(t, home, listen, "")
 			called(t, topic, again)
-			if took := time.Since(began); took > 10*time.Second {
+			if took := time.Since(began); took > 25*time.Second { // a dead connection ends by itself after 30 s
 				t.Errorf("gossip flowed again only after %v", took)
 			}
 			t.Logf("gossip flowed again after %v", time.Since(began))

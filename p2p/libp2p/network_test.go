@@ -121,7 +121,8 @@ func TestConformanceOverTCP(t *testing.T) {
 	p2ptest.Conformance(t, func(t *testing.T) p2ptest.Fabric { return overTCP{&sockets{listen: map[identity.PeerID][]string{}}} })
 }
 
-const patience = 20 * time.Second
+// patience is how long a test waits for what must come; only a failure takes so long.
+const patience = 2 * time.Minute
 
 func within(t *testing.T) context.Context {
 	t.Helper()
@@ -264,10 +265,9 @@ func TestOtherNetwork(t *testing.T) {
 
 func TestLoopbackStaysAtHome(t *testing.T) {
 	a, _ := start(t, p2ptest.Device(t), libp2p.Local("t"), nil)
-	began := time.Now()
 	err := a.Connect(within(t), p2p.PeerAddr{Peer: p2ptest.Device(t).Peer(), Addrs: []string{"/ip4/192.0.2.1/tcp/4701"}})
-	if !errors.Is(err, p2p.ErrUnreachable) || time.Since(began) > 3*time.Second {
-		t.Errorf("a dial off loopback took %v and gave %v, want a refusal at once", time.Since(began), err)
+	if !errors.Is(err, p2p.ErrUnreachable) || !strings.Contains(err.Error(), "gater disallows") {
+		t.Errorf("a dial off loopback gave %v, want a refusal before any dial", err)
 	}
 }
 

@@ -158,7 +158,7 @@ func TestADeadOlderConnectionIsClosed(t *testing.T) {
 	until(t, "both to be members again", func() bool {
 		return slices.Contains(atA.Peers(), devB.Peer()) && slices.Contains(atAfter.Peers(), a.Self())
 	})
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > 25*time.Second { // a dead connection ends by itself after 30 s
 		t.Errorf("members again only after %v", took)
 	}
 }

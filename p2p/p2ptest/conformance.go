@@ -17,7 +17,7 @@ import (
 const NetworkName = "conformance"
 
 // patience is how long a test waits for what must come; only a failure takes so long.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // Fabric starts machines of one kind of network, which can reach each other.
 type Fabric interface {

@@ -224,8 +224,8 @@ func testIdle(t *testing.T, f Fabric) {
 		return err
 	})
 	s := open(t, a, b, protocol("idle"))
-	if _, err := s.Write([]byte{1}); err != nil {
-		t.Fatal(err)
+	if _, err := s.Write([]byte{1}); err != nil { // a busy machine may be so late with it that the stream was idle already
+		checkKind(t, err, p2p.KindTimeout)
 	}
 	checkKind(t, receive(t, ended, "idle handler's end"), p2p.KindTimeout)
 	wantKind(t, s, p2p.KindTimeout)
