@@ -42,7 +42,7 @@ func (a *app) agentRun() *cobra.Command {
 providers for as long as credit and patience last there; the next start takes them up again.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s := defaults()
-			if err := cli.LoadConfig(a.Program, &s); err != nil {
+			if err := cli.CheckConfig(a.Program, &s); err != nil {
 				return err
 			}
 			return a.serve(c.Context(), s)

@@ -67,7 +67,7 @@ func (a *app) connect(ctx context.Context) (api.Client, error) {
 // start starts an agent in the background, one for all commands that find none at the same time, and waits until it answers.
 func (a *app) start(ctx context.Context, c api.Client, dirs cli.Dirs) error {
 	s := defaults()
-	if err := cli.LoadConfig(a.Program, &s); err != nil { // here, where the person sees it
+	if err := cli.CheckConfig(a.Program, &s); err != nil { // here, where the person sees it
 		return err
 	}
 	if err := dirs.Make(); err != nil {

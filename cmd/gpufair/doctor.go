@@ -33,7 +33,7 @@ func (a *app) examine(ctx context.Context) ([]local.Check, error) {
 	build := cli.ThisBuild()
 	checks := []local.Check{wire.Check("program", "gpufair %s", build)}
 	s := defaults()
-	if err := cli.LoadConfig(a.Program, &s); err != nil {
+	if err := cli.CheckConfig(a.Program, &s); err != nil {
 		return append(checks, wire.Finding(wire.LevelFail, "settings", err.Error(), "gpufair config check")), nil
 	}
 	file, err := a.ConfigFile()

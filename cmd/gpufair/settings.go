@@ -45,6 +45,9 @@ func renterNet() wire.NetConfig {
 // leastResults is what the renter's store of results needs to hold one file's chunks.
 const leastResults = 64 << 20
 
+// Check says what the settings name that is not on this machine, by key.
+func (s settings) Check() error { return s.Settlement.Check() }
+
 // Validate says what is wrong, by key.
 func (s settings) Validate() error {
 	errs := []error{s.Ledger.Validate(), s.Settlement.Validate()}

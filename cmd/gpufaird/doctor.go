@@ -25,7 +25,7 @@ import (
 // staticChecks are the findings that need no running daemon. With the daemon's own settings they say what its start would meet.
 func staticChecks(ctx context.Context, p *cli.Program, log probe.Config) []local.Check {
 	c := defaults()
-	if err := cli.LoadConfig(p, &c); err != nil {
+	if err := cli.CheckConfig(p, &c); err != nil {
 		return []local.Check{wire.Finding(wire.LevelFail, "settings", err.Error(), "gpufaird config check explains each line")}
 	}
 	_, state, _, err := place(p, &c)

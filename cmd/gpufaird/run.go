@@ -31,9 +31,12 @@ func runCommand(p *cli.Program) *cobra.Command {
 	}
 }
 
+// Check says what the settings name that is not on this machine, by key: a start and `config check` ask.
+func (c *config) Check() error { return c.Settlement.Check() }
+
 func run(ctx context.Context, p *cli.Program) error {
 	c := defaults()
-	if err := cli.LoadConfig(p, &c); err != nil {
+	if err := cli.CheckConfig(p, &c); err != nil {
 		return err
 	}
 	log, level, err := p.Logger(c.Log)

@@ -38,7 +38,7 @@ type Command struct {
 	Env     []string      // name=value of what every program of this system needs, as on Windows; the rest of its environment is fixed
 }
 
-// Validate checks c's fields; whether the program is there shows at its first run.
+// Validate checks c's fields, and nothing on this machine: that is Check.
 func (c Command) Validate() error {
 	switch {
 	case len(c.Args) == 0 || !filepath.IsAbs(c.Args[0]):

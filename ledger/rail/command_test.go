@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -29,7 +30,7 @@ func program(t *testing.T, text string) rail.Command {
 	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	return rail.Command{Args: []string{path, "a b", "$(id)"}, Timeout: 20 * time.Second}
+	return rail.Command{Args: []string{path, "a b", "$(id)"}, Timeout: time.Minute}
 }
 
 var (
@@ -167,7 +168,7 @@ func ended(t *testing.T, name, file string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(20 * time.Second); running(pid); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); running(pid); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Errorf("%s: process %d is left running", name, pid)
 				_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -198,6 +199,38 @@ func TestNoAnswer(t *testing.T) {
 	cancel()
 	if _, err := program(t, "sleep 1000\n").Do(ctx, check); !errors.Is(err, context.Canceled) {
 		t.Errorf("stopped: %v", err)
+	}
+}
+
+// TestCheck: what the first payment would find out is found before.
+func TestCheck(t *testing.T) {
+	c := program(t, "exit 1\n")
+	if err := c.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if err := (rail.Command{Args: []string{"/nowhere/there"}}).Check(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("not there: %v", err)
+	}
+	if os.Geteuid() == 0 {
+		var unknown user.UnknownUserError
+		if err := (rail.Command{Args: c.Args, User: "gpufair-nobody-is-called-so"}).Check(); !errors.As(err, &unknown) {
+			t.Errorf("a user who is not there: %v", err)
+		}
+		if err := (rail.Command{Args: c.Args, User: "root"}).Check(); err == nil {
+			t.Error("root passes")
+		}
+		if err := os.Chmod(filepath.Dir(c.Args[0]), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Check(); err == nil || !strings.Contains(err.Error(), `user "nobody" may not run it`) {
+			t.Errorf("in a folder that its user may not enter: %v", err)
+		}
+	}
+	if err := os.Chmod(c.Args[0], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(); err == nil || !strings.Contains(err.Error(), "no program") {
+		t.Errorf("not executable: %v", err)
 	}
 }
 

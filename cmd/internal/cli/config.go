@@ -110,8 +110,13 @@ func ReadSource(path string, must bool, env, set []string) (Source, error) {
 
 // Load puts the settings of s over the defaults in into, a struct with toml tags. Unknown keys are mistakes. If *T has a
 // Validate() error method it is asked last. The error is [Mistakes] with exit code 3.
-func Load[T any](into *T, s Source) error {
-	ms := load(into, s)
+func Load[T any](into *T, s Source) error { return mistaken(load(into, s, false)) }
+
+// Check is [Load] for whoever starts with the settings or checks them: if *T has a Check() error method, that is asked, too, whether what they
+// name is on this machine.
+func Check[T any](into *T, s Source) error { return mistaken(load(into, s, true)) }
+
+func mistaken(ms Mistakes) error {
 	if len(ms) == 0 {
 		return nil
 	}
@@ -127,7 +132,7 @@ func (l lines) Error() string { return "\n" + l.Mistakes.Error() }
 
 func (l lines) Unwrap() error { return l.Mistakes }
 
-func load[T any](into *T, s Source) Mistakes {
+func load[T any](into *T, s Source, here bool) Mistakes {
 	keys := keysOf(reflect.TypeFor[T]())
 	data, ms := sound[T](s.Path, s.Data, keys)
 	if err := toml.Unmarshal(data, into); err != nil { // it was read before, mistakes are cut out
@@ -167,7 +172,11 @@ func load[T any](into *T, s Source) Mistakes {
 			at[name] = p
 		}
 	}
-	return merge(ms, explain(v.Validate(), s.Path, at, from))
+	err := v.Validate()
+	if c, ok := any(into).(interface{ Check() error }); ok && here && err == nil && len(ms) == 0 {
+		err = c.Check()
+	}
+	return merge(ms, explain(err, s.Path, at, from))
 }
 
 // merge adds what Validate says to the mistakes of reading, but for what it says of a value that could not be read: there it judges the

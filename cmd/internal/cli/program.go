@@ -59,6 +59,15 @@ func LoadConfig[T any](p *Program, into *T) error {
 	return Load(into, s)
 }
 
+// CheckConfig is [LoadConfig] for whoever starts with the settings: see [Check].
+func CheckConfig[T any](p *Program, into *T) error {
+	s, err := p.Source()
+	if err != nil {
+		return err
+	}
+	return Check(into, s)
+}
+
 // Root is the program's root command with what all programs share: --json, --home, --config, --set, --version, `version`, shell
 // completion, and mistakes that are answered with the nearest right word.
 func (p *Program) Root(commands ...*cobra.Command) *cobra.Command {
@@ -270,7 +279,7 @@ func configCheck[T any](p *Program, defaults func() T) *cobra.Command {
 				p.Note("these variables name no key of %s: %s", p.Name, strings.Join(names, ", "))
 			}
 			v := defaults()
-			if err := Load(&v, s); err != nil {
+			if err := Check(&v, s); err != nil {
 				return err
 			}
 			switch {

@@ -2,8 +2,10 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"runtime"
 	"time"
 
@@ -52,6 +54,22 @@ func (c RailConfig) Validate() error {
 		return nil
 	}
 	if err := c.command().Validate(); err != nil {
+		return &cli.KeyError{Key: "settlement.command", Err: err}
+	}
+	return nil
+}
+
+// Check says whether the program and its user are on this machine, by key.
+func (c RailConfig) Check() error {
+	if len(c.Command) == 0 {
+		return nil
+	}
+	err := c.command().Check()
+	var nobody user.UnknownUserError
+	switch {
+	case errors.As(err, &nobody):
+		return cli.KeyErrorf("settlement.user", "there is no user %q here, as whom settlement.command is to run: make it, or name another", string(nobody))
+	case err != nil:
 		return &cli.KeyError{Key: "settlement.command", Err: err}
 	}
 	return nil
