@@ -97,7 +97,29 @@ func TestSearchAsksTheIndex(t *testing.T) {
 		if !shows(t, a, "kind=cpu price<1", 1) {
 			t.Error("search did not find the offer")
 		}
+		explains(t, a)
 	})
+}
+
+// explains asks why the offer that the book knows, of four GPUs and a CPU, does not match.
+func explains(t *testing.T, a *Agent) {
+	t.Helper()
+	r, err := a.Why(t.Context(), api.WhyRequest{Query: "kind=any price<0.000001 gpu_ram>=80"})
+	must(t, err)
+	if r.Known != 2 || r.Matches != 0 || len(r.Nearest) != 2 || r.Conditions[0].Refuses != 2 || r.Conditions[0].Alone != 0 {
+		t.Fatalf("%+v", r)
+	}
+	gpu := r.Nearest[0] // its memory is nearer than none
+	if gpu.Offer.Kind != "gpu" || len(gpu.Refused) != 2 || gpu.Refused[0].Code != string(reason.PriceBelow) || gpu.Refused[0].Next == "" ||
+		gpu.Refused[1].Code != string(reason.ResourcesExceeded) || r.Nearest[1].Refused[1].Code != string(reason.NotStated) {
+		t.Errorf("%+v", r.Nearest)
+	}
+	if r, err := a.Why(t.Context(), api.WhyRequest{Query: "kind=any free=any", AllowUnknown: true}); err != nil || r.Matches != 2 || len(r.Nearest) != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := a.Why(t.Context(), api.WhyRequest{Query: "price"}); !errors.Is(err, ErrRequest) {
+		t.Errorf("half a condition: %v", err)
+	}
 }
 
 // buysNothingOfItself lets the owner's own agent look at an offer of its own account: a channel has two sides.

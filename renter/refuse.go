@@ -41,7 +41,7 @@ func Next(err error) string {
 
 // noOffer says that nothing can be bought for a request, with so many offers known and peers connected.
 func noOffer(req api.RunRequest, known, peers, own int) error {
-	r := &refusal{next: "gpufair search shows what there is; fewer conditions may find something"}
+	r := &refusal{next: "gpufair why, with the same query, says what refused each; fewer conditions may find something"}
 	if known == 0 {
 		r.next = "gpufair peers lists who is connected, gpufair search shows what there is"
 	}

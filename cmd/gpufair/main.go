@@ -53,7 +53,7 @@ func execute(ctx context.Context, t *cli.Terminal, args []string) cli.ExitCode {
 func (a *app) root() *cobra.Command {
 	d := a.daemon()
 	return a.Root(
-		a.searchCommand(), a.showCommand(), a.runCommand(), a.psCommand(), a.logsCommand(), a.stopCommand(), a.awayCommand(), a.resultsCommand(),
+		a.searchCommand(), a.showCommand(), a.whyCommand(), a.runCommand(), a.psCommand(), a.logsCommand(), a.stopCommand(), a.awayCommand(), a.resultsCommand(),
 		a.auctionCommand(),
 		d.Ledger(), d.Credit(), d.Settle(), d.Identity(), d.Join(), d.Peers(), a.agentCommand(), a.doctorCommand(),
 		cli.ConfigCommand(a.Program, defaults, settingsHeader),

@@ -73,7 +73,7 @@ func (a *app) search(c *cobra.Command, req api.SearchRequest) error {
 		return explained("search", err)
 	}
 	if len(found.Offers) == 0 {
-		next := "fewer conditions may find something"
+		next := "gpufair why, with the same query, says what refused each; fewer conditions may find something"
 		switch {
 		case found.Known == 0 && found.Peers > 0:
 			next = "try again in a minute; gpufair peers lists who is connected, and `gpufaird status` tells each owner why nothing is offered"

@@ -41,6 +41,19 @@ func (s *stall) Search(context.Context, api.SearchRequest) (api.SearchResult, er
 	return api.SearchResult{Offers: []api.Offer{s.offer}, Known: 1, Peers: 1}, nil
 }
 
+func (s *stall) Why(_ context.Context, req api.WhyRequest) (api.WhyResult, error) {
+	if s.nothing != nil {
+		return api.WhyResult{Note: s.nothing.Note}, nil
+	}
+	return api.WhyResult{
+		Known: 2, Matches: 1, Peers: 1,
+		Conditions: []api.ConditionCount{{Condition: "price<0.2", Refuses: 1, Alone: 0}, {Condition: "gpu_ram>=80", Refuses: 1}},
+		Nearest: []api.NearOffer{{Offer: s.offer, Refused: []api.Refused{
+			{Condition: "price<0.2", Text: "price<0.2: the lot has 0.25/h", Code: "price_below"}, {Condition: "gpu_ram>=80", Text: "gpu_ram>=80: the lot has 24 GiB\x1b[31m"},
+		}}},
+	}, nil
+}
+
 func (s *stall) Show(_ context.Context, id string) (api.Explanation, error) {
 	if id != s.offer.ID {
 		return api.Explanation{}, fmt.Errorf("%w: offer %q: not live any more", renter.ErrRequest, id)
@@ -197,6 +210,13 @@ func TestVerbs(t *testing.T) {
 	}{
 		{"search", 0, []string{"OFFER", "8QmxYz1p.1  0.25 CREDIT  RTX_4090 24 GiB   1/2", "fp32_matmul 80.1 TFLOPS, mem_copy 1.92 TB/s", "12 ms", "alive"}, ""},
 		{"search --json", 0, []string{`{"id":"8QmxYz1p.1",`}, ""},
+		{"why price<0.2 gpu_ram>=80", 0, []string{
+			"CONDITION    REFUSES  ALONE", "price<0.2     1 of 2      0", "8QmxYz1p.1  0.25 CREDIT  RTX_4090 24 GiB   1/2  price<0.2: the lot has 0.25/h\n",
+			"   gpu_ram>=80: the lot has 24 GiB?[31m",
+		}, "1 offer matches"},
+		{"why price<0.2 --json", 0, []string{`{"known":2,"matches":1,`}, ""},
+		{"why nosuch>1", cli.ExitUsage, nil, "no field"},
+		{"why price<1 --limit 0", cli.ExitUsage, nil, "1 to 1000"},
 		{"show 8QmxYz1p.1", 0, []string{"1 of 2 free", "0.25 CREDIT per device-hour", "it is valid", "a term", "a warning?[31m", "12D3"}, ""},
 		{"show 8QmxYz1p.1 --json", 0, []string{`{"offer":{`}, ""},
 		{"show nosuch", cli.ExitUsage, nil, "not live any more"},
@@ -312,6 +332,9 @@ func TestNothingFound(t *testing.T) {
 		code, _, errs := person{home: s.open(t)}.types(t, "search", c.query)
 		if code != cli.ExitNothing || !strings.Contains(errs, c.want) {
 			t.Errorf("%s: exit %d: %s", name, code, errs)
+		}
+		if code, _, errs := (person{home: s.open(t)}).types(t, "why", c.query); code != cli.ExitNothing || !strings.Contains(errs, "none") {
+			t.Errorf("why %s: exit %d: %s", name, code, errs)
 		}
 	}
 }

@@ -288,6 +288,37 @@ func TestSearchOrdersAndLimits(t *testing.T) {
 	}
 }
 
+// The fewest refusals first, then the nearest; lots that match and lots that are dead are not among them.
+func TestNearest(t *testing.T) {
+	b := newBook(t, 0)
+	price := func(p money.Rate) func(*market.Offer) {
+		return func(o *market.Offer) { o.Lots = o.Lots[:1]; o.Lots[0].Price = p }
+	}
+	b.Put(unsigned(9, 1, start.Add(-time.Hour), price(900_000)), start.Add(-time.Hour))
+	for i, p := range []money.Rate{2_000_000, 900_000, 500_000, 4_000_000} {
+		b.Put(unsigned(i, 1, start, price(p), func(o *market.Offer) {
+			if i == 3 {
+				o.Lots[0].Model = "NVIDIA H100"
+			}
+		}), start)
+	}
+	q, err := query.Parse("gpu_name=RTX_4090 price<0.8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, census := b.Nearest(q, 0, start)
+	var got []string
+	for _, n := range near {
+		got = append(got, fmt.Sprint(n.Lot.Price, " ", len(n.Misses)))
+	}
+	if s := fmt.Sprint(got); s != "[0.9 1 2 1 4 2]" || census.Lots != 4 || census.Matches != 1 {
+		t.Fatal(s, census)
+	}
+	if near, _ := b.Nearest(q, 1, start); len(near) != 1 || near[0].Lot.Price != 900_000 {
+		t.Fatal(near)
+	}
+}
+
 func TestPaging(t *testing.T) {
 	b := newBook(t, 0)
 	const n = 500
@@ -410,6 +441,22 @@ func BenchmarkSearch10kAll(b *testing.B) { benchmarkSearch(b, 10_000, "", "-fp32
 
 func BenchmarkSearch100k(b *testing.B) {
 	benchmarkSearch(b, 100_000, "gpu_name=RTX_4090 num_gpus>=2 price<0.5", "price,-fp32_matmul")
+}
+
+func BenchmarkNearest100k(b *testing.B) {
+	k := newBook(b, 0)
+	for i := range 100_000 {
+		k.Put(unsigned(i, 1, start, func(o *market.Offer) { o.Lots[0].Price = money.Rate(400_000 + i%1000) }), start)
+	}
+	q, err := query.Parse("gpu_name=RTX_4090 num_gpus>=2 price<0.3")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if near, _ := k.Nearest(q, 20, start); len(near) != 20 {
+			b.Fatal(len(near))
+		}
+	}
 }
 
 func BenchmarkPage10k(b *testing.B) {

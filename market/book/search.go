@@ -2,6 +2,7 @@ package book
 
 import (
 	"bytes"
+	"cmp"
 	"container/heap"
 	"math/bits"
 	"slices"
@@ -24,24 +25,17 @@ func (b *Book) Search(q query.Query, o query.Order, limit int, now time.Time) []
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	top := topRows{book: b, order: o}
+	top := topRows{book: b, order: func(i, k int) int { return o.Compare(&b.facts[i], &b.facts[k]) }}
 	for i := range b.facts {
 		if !q.Match(&b.facts[i]) || !b.rows[i].alive(now) {
 			continue
 		}
-		if len(top.rows) < limit {
-			heap.Push(&top, i)
-		} else if top.compare(i, top.rows[0]) < 0 {
-			top.rows[0] = i
-			heap.Fix(&top, 0)
-		}
+		top.add(i, limit)
 	}
 	slices.SortFunc(top.rows, top.compare)
 	found := make([]Found, len(top.rows))
 	for n, i := range top.rows {
-		r := &b.rows[i]
-		cur := r.rec.Current()
-		found[n] = Found{Entry: r.rec.Entry, Lot: cur.Lots[r.lot], Facts: b.facts[i]}
+		found[n] = b.found(i)
 	}
 	return found
 }
@@ -59,15 +53,70 @@ func (b *Book) Count(q query.Query, now time.Time) int {
 	return n
 }
 
+// Near is a lot that a query refuses.
+type Near struct {
+	Found
+	Misses []query.Miss // in the order of the query
+}
+
+// Nearest gives at most limit live lots that q refuses: those that the fewest conditions refuse first, and of them those that are least off
+// in all. The census counts every live lot. A limit of 0 or over [MaxLimit] means MaxLimit.
+func (b *Book) Nearest(q query.Query, limit int, now time.Time) ([]Near, *query.Census) {
+	if limit <= 0 || limit > MaxLimit {
+		limit = MaxLimit
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	census := q.NewCensus()
+	type distance struct {
+		refused int
+		off     uint64
+	}
+	far := make([]distance, len(b.facts))
+	top := topRows{book: b, order: func(i, k int) int {
+		return cmp.Or(cmp.Compare(far[i].refused, far[k].refused), cmp.Compare(far[i].off, far[k].off))
+	}}
+	for i := range b.facts {
+		if !b.rows[i].alive(now) {
+			continue
+		}
+		if far[i].refused, far[i].off = census.Add(&b.facts[i]); far[i].refused > 0 {
+			top.add(i, limit)
+		}
+	}
+	slices.SortFunc(top.rows, top.compare)
+	near := make([]Near, len(top.rows))
+	for n, i := range top.rows {
+		near[n] = Near{Found: b.found(i), Misses: q.Explain(&b.facts[i])}
+	}
+	return near, census
+}
+
+// found is a row as a search gives it.
+func (b *Book) found(i int) Found {
+	r := &b.rows[i]
+	return Found{Entry: r.rec.Entry, Lot: r.rec.Current().Lots[r.lot], Facts: b.facts[i]}
+}
+
 // topRows is a heap of row indexes with the worst row on top.
 type topRows struct {
 	book  *Book
-	order query.Order
+	order func(i, k int) int
 	rows  []int
 }
 
+// add keeps row i if it is among the best.
+func (t *topRows) add(i, limit int) {
+	if len(t.rows) < limit {
+		heap.Push(t, i)
+	} else if t.compare(i, t.rows[0]) < 0 {
+		t.rows[0] = i
+		heap.Fix(t, 0)
+	}
+}
+
 func (t *topRows) compare(i, k int) int {
-	if c := t.order.Compare(&t.book.facts[i], &t.book.facts[k]); c != 0 {
+	if c := t.order(i, k); c != 0 {
 		return c
 	}
 	x, y := &t.book.rows[i], &t.book.rows[k]

@@ -63,30 +63,3 @@ func (q Query) Match(f *Facts) bool {
 	}
 	return true
 }
-
-// Miss is one condition that a lot does not meet.
-type Miss struct {
-	Condition string `json:"condition"` // as written, or the built-in one
-	Have      string `json:"have"`      // what the lot states, with its unit; empty if unknown
-	Unknown   bool   `json:"unknown"`   // the lot does not state the field
-}
-
-// String is the miss as one line: "price<0.5: the lot has 0.61".
-func (m Miss) String() string {
-	if m.Unknown {
-		return m.Condition + ": the offer does not say (--allow-unknown lets it pass)"
-	}
-	return m.Condition + ": the lot has " + m.Have
-}
-
-// Explain lists the conditions that f does not meet, in the order of the query; nil if it matches.
-func (q Query) Explain(f *Facts) []Miss {
-	var out []Miss
-	for i := range q.conds {
-		c := &q.conds[i]
-		if v := c.judge(f, q.AllowUnknown); v != holds {
-			out = append(out, Miss{Condition: c.text, Have: c.field.show(f), Unknown: v == unknown})
-		}
-	}
-	return out
-}

@@ -16,6 +16,7 @@ import (
 	"github.com/gpufair/gpufair/market"
 	"github.com/gpufair/gpufair/market/markettest"
 	"github.com/gpufair/gpufair/market/query"
+	"github.com/gpufair/gpufair/market/reason"
 )
 
 var now = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
@@ -213,6 +214,69 @@ func TestExplain(t *testing.T) {
 	q, _ = query.Parse("")
 	if m := q.Explain(&cpu); len(m) != 1 || m[0].Condition != "kind=gpu" || m[0].Have != "cpu" {
 		t.Fatal(m)
+	}
+}
+
+// How far off a lot is, and why it would be refused: what `gpufair why` sorts by and says.
+func TestMisses(t *testing.T) {
+	gpu, cpu, _ := facts(t)
+	for _, tt := range []struct {
+		q    string
+		f    *query.Facts
+		code reason.Code
+		off  uint64
+	}{
+		{"price<0.4", &gpu, reason.PriceBelow, 47621}, // 0.42 is 0.020001 over the largest that passes
+		{"price<=0.21", &gpu, reason.PriceBelow, 500_000},
+		{"price>0.84", &gpu, reason.ConditionUnmet, 500_000},
+		{"price<0", &gpu, reason.PriceBelow, query.Whole}, // nothing passes
+		{"price in [0.21,0.84]", &gpu, reason.ConditionUnmet, 500_000},
+		{"price!=0.42", &gpu, reason.ConditionUnmet, query.Whole},
+		{"num_gpus>=4", &gpu, reason.DeviceTaken, 500_000},
+		{"num_gpus>=5", &gpu, reason.ResourcesExceeded, 600_000},
+		{"kind=cpu num_gpus>=1", &cpu, reason.ResourcesExceeded, query.Whole},
+		{"ram>=32", &gpu, reason.ResourcesExceeded, 500_000},
+		{"min_term<=150", &gpu, reason.TermOutOfRange, 500_000},
+		{"gpu_name=H100", &gpu, reason.ConditionUnmet, query.Whole},
+		{"mem_read>1", &gpu, reason.NotStated, query.Whole},
+		{"fp32_matmul>=160000", &gpu, reason.ConditionUnmet, 500_000},
+		{"driver>=570", &gpu, reason.ConditionUnmet, 35087},
+	} {
+		q, err := query.Parse(tt.q)
+		if err != nil {
+			t.Fatal(tt.q, err)
+		}
+		m := q.Explain(tt.f)
+		if len(m) != 1 || m[0].Code != tt.code || m[0].Off != tt.off {
+			t.Errorf("%s: %+v, want %s off by %d", tt.q, m, tt.code, tt.off)
+		}
+		if refused, off := q.NewCensus().Add(tt.f); refused != 1 || off != tt.off {
+			t.Errorf("%s: the census says %d refused, off by %d", tt.q, refused, off)
+		}
+	}
+}
+
+func TestCensus(t *testing.T) {
+	gpu, cpu, _ := facts(t)
+	q, err := query.Parse("price<0.4 vram>=48")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := q.NewCensus()
+	for _, f := range []*query.Facts{&gpu, &gpu, &cpu} {
+		c.Add(f)
+	}
+	fits, _ := query.Parse("kind=cpu")
+	cheap := fits.NewCensus()
+	cheap.Add(&cpu)
+	cheap.Add(&gpu)
+	var lines []string
+	for _, r := range append(c.Refusals(), cheap.Refusals()...) {
+		lines = append(lines, fmt.Sprintf("%s %d %d", r.Condition, r.Lots, r.Alone))
+	}
+	if got := strings.Join(lines, "; "); c.Lots != 3 || c.Matches != 0 || cheap.Matches != 1 ||
+		got != "price<0.4 2 0; vram>=48 3 0; free>=1 0 0; kind=gpu 1 0; kind=cpu 1 1; free>=1 0 0" {
+		t.Fatal(c.Lots, c.Matches, cheap.Matches, got)
 	}
 }
 

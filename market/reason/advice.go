@@ -56,8 +56,10 @@ var advice = map[Code]Advice{
 		"the device signed two histories of its ledger, which the other side can prove", "run `gpufair ledger verify`; this device is not served any more",
 		"`gpufaird ledger witness` shows the proof",
 	},
-	LaneMismatch: {"the voucher does not continue its lane", "run `gpufair ledger verify`", "compare both sides with `gpufaird ledger show`"},
-	UnknownUnit:  {"the order counts in another unit of account than the offer", "order in the offer's unit", nothing},
+	LaneMismatch:   {"the voucher does not continue its lane", "run `gpufair ledger verify`", "compare both sides with `gpufaird ledger show`"},
+	UnknownUnit:    {"the order counts in another unit of account than the offer", "order in the offer's unit", nothing},
+	NotStated:      {"the offer does not state what the query asks about", "--allow-unknown lets it pass", "measure the device, or state it in the settings"},
+	ConditionUnmet: {"the offer is not what the query asks for", "search for another, or drop the condition", nothing},
 	LeaseInvalid: {
 		"the provider signed something else than what was accepted",
 		"take another provider; nothing is owed without a Ready", "both sides should run the same release",
@@ -82,6 +84,14 @@ var advice = map[Code]Advice{
 	StoppedRenter:  {"the renter stopped the job or released the lease", nothing, nothing},
 	NotReady:       {"the renter never acknowledged the lease, so it was withdrawn unpaid", "run the job again", nothing},
 	PrepareTimeout: {"preparing took longer than the offer allows", "use a smaller image or inputs, or a provider that has them", nothing},
+	RegistryRefused: {
+		"the owner does not pull images from that registry",
+		"save the image and give its file, or take an offer with the registry (`gpufair show`)", "add it to `registries` in the settings to pull from there",
+	},
+	PullFailed: {
+		"the image could not be pulled from its registry",
+		"save the image and give its file, or try later", "the daemon's log says more",
+	},
 	ImageInvalid:   {"the file is not an image, or not one for this machine", "build the image for the offer's os and arch", nothing},
 	CommandMissing: {"the image has no such command", "check the command's name and path inside the image", nothing},
 	StartFailed:    {"the runtime could not start the job", "try another provider", "run `gpufaird doctor`"},

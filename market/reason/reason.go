@@ -35,7 +35,10 @@ const (
 	UnknownUnit       Code = "unknown_unit"       // another unit of account than the offer's
 	Equivocation      Code = "equivocation"       // the renter signed two vouchers with one sequence
 	Unanswered        Code = "unanswered"         // too many leases of this account were not acknowledged
+	RegistryRefused   Code = "registry_refused"   // the owner does not pull from the image's registry
 	LeaseInvalid      Code = "lease_invalid"      // the provider signed something else than what was accepted
+	NotStated         Code = "not_stated"         // the offer does not state what the query asks about
+	ConditionUnmet    Code = "condition_unmet"    // the offer is not what the query asks for
 )
 
 // Why a bid was not taken, or did not win.
@@ -62,6 +65,7 @@ const (
 	StoppedRenter     Code = "stopped_renter"     // the renter stopped the job or released the lease
 	NotReady          Code = "not_ready"          // the renter never acknowledged the lease
 	PrepareTimeout    Code = "prepare_timeout"    // preparing took longer than the offer allows
+	PullFailed        Code = "pull_failed"        // the registry did not give the image
 	ImageInvalid      Code = "image_invalid"      // not an image, or not for this machine
 	CommandMissing    Code = "command_missing"    // the image has no such command
 	StartFailed       Code = "start_failed"       // the runtime could not start the job

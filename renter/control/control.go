@@ -21,6 +21,7 @@ import (
 // Agent is what the API shows and steers; [renter.Agent] fulfils it.
 type Agent interface {
 	Search(ctx context.Context, req api.SearchRequest) (api.SearchResult, error)
+	Why(ctx context.Context, req api.WhyRequest) (api.WhyResult, error)
 	Show(ctx context.Context, id string) (api.Explanation, error)
 	Submit(ctx context.Context, req api.RunRequest, send func(api.RunEvent) error) error
 	Watch(ctx context.Context, id market.LeaseID, send func(api.RunEvent) error) error
@@ -56,6 +57,10 @@ func Register(a huma.API, agent Agent, program Program) {
 	serve.Get(a, "/status", "How the agent stands", program.Status)
 	serve.Post(a, "/search", "Search live offers", func(ctx context.Context, in api.SearchRequest) (api.SearchResult, error) {
 		r, err := agent.Search(ctx, in)
+		return r, fail(err)
+	})
+	serve.Post(a, "/why", "Why offers do not match, from the book", func(ctx context.Context, in api.WhyRequest) (api.WhyResult, error) {
+		r, err := agent.Why(ctx, in)
 		return r, fail(err)
 	})
 	huma.Register(a, serve.Op(http.MethodPost, "/shutdown", "End the agent"), s.shutdown)

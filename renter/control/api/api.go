@@ -52,6 +52,46 @@ type SearchResult struct {
 	Note   string  `json:"note,omitempty" doc:"why there is so little"`
 }
 
+// WhyRequest asks why offers do not match a query.
+type WhyRequest struct {
+	Query        string `json:"query"`
+	Limit        int    `json:"limit,omitempty" doc:"0: 10" minimum:"0" maximum:"1000"`
+	AllowUnknown bool   `json:"allow_unknown,omitempty" doc:"a missing field matches"`
+}
+
+// WhyResult is the answer to POST /why: of the agent's own book, nobody is asked.
+type WhyResult struct {
+	Known      int              `json:"known" doc:"live lots in the book"`
+	Matches    int              `json:"matches" doc:"of them, that meet every condition"`
+	Peers      int              `json:"peers" doc:"connected"`
+	Conditions []ConditionCount `json:"conditions" doc:"in the order of the query, the built-in ones last"`
+	Nearest    []NearOffer      `json:"nearest" doc:"that do not match: the fewest refusals first, then the nearest"`
+	Note       string           `json:"note,omitempty" doc:"why there is so little"`
+}
+
+// ConditionCount is how many lots one condition refuses.
+type ConditionCount struct {
+	Condition string `json:"condition"`
+	Refuses   int    `json:"refuses"`
+	Alone     int    `json:"alone" doc:"of them, that meet every other condition: so many would match without it"`
+}
+
+// NearOffer is a lot that a query refuses.
+type NearOffer struct {
+	Offer   Offer     `json:"offer"`
+	Refused []Refused `json:"refused" doc:"a line for each condition that refuses it"`
+}
+
+// Refused is one condition that a lot does not meet.
+type Refused struct {
+	Condition string  `json:"condition"`
+	Have      string  `json:"have,omitempty" doc:"what the lot states; absent if it states nothing"`
+	Code      string  `json:"code" doc:"the reason"`
+	Text      string  `json:"text" doc:"for people"`
+	Next      string  `json:"next" doc:"what to do"`
+	Off       float64 `json:"off" doc:"how far off, in parts of the larger of what it has and what passes; 1: not of degrees"`
+}
+
 // Offer is one lot of a provider's live offer.
 type Offer struct {
 	ID        string    `json:"id" doc:"end of the provider's peer id, a dot, the lot: what show and run --offer take"`
@@ -279,6 +319,12 @@ func (c Client) Shutdown(ctx context.Context, force bool) error {
 // Search asks the book.
 func (c Client) Search(ctx context.Context, req SearchRequest) (r SearchResult, err error) {
 	err = c.Post(ctx, "/search", req, &r)
+	return r, err
+}
+
+// Why asks the book why offers do not match.
+func (c Client) Why(ctx context.Context, req WhyRequest) (r WhyResult, err error) {
+	err = c.Post(ctx, "/why", req, &r)
 	return r, err
 }
 
