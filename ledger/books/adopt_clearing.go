@@ -47,14 +47,13 @@ func (t *Tx) adoptClearing(peer identity.AccountID, c ClearingCopy) (changed boo
 	if err != nil {
 		return false, err
 	}
-	if !ok {
-		self, err := t.memberDevice(c.Terms)
-		if err != nil {
-			return false, err
-		}
-		have = Netted{Clearing: netting.Clearing{Terms: c.Terms}, Self: self}
+	devices, err := t.memberDevices(c.Terms)
+	if err != nil {
+		return false, err
 	}
-	sides := legs(c.Terms, have.Self)
+	if !ok {
+		have = Netted{Clearing: netting.Clearing{Terms: c.Terms}, Self: devices[0]}
+	}
 	if c.Terms.Side(have.Self).Account() != t.b.self || !member(c.Terms, peer) {
 		return false, fmt.Errorf("%w: accounts %s and %s are not both members of clearing %s", ErrCopy, t.b.self.Short(), peer.Short(), id.Short())
 	}
@@ -66,13 +65,19 @@ func (t *Tx) adoptClearing(peer identity.AccountID, c ClearingCopy) (changed boo
 		if heard.State != netting.Cleared {
 			return false, fmt.Errorf("%w: clearing %s lacks %d signatures", ErrCopy, id.Short(), len(heard.Missing()))
 		}
-		// The lanes that it counts for come from the other side of each.
-		if err := t.saveClearingBy(id, have, heard, func(*Netted, ledger.Channel) error { return nil }); err != nil {
+		if have, err = t.adoptSides(id, have, heard, devices); err != nil {
 			return false, err
 		}
 		changed = true
 	}
-	for _, l := range sides {
+	if slices.ContainsFunc(devices, func(d identity.PeerID) bool { return !have.books(d) }) {
+		// It counts here already, and a device that was taken over since has a side of its own in it.
+		if have, err = t.adoptSides(id, have, have.Clearing, devices); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	for _, l := range have.legs() {
 		if l.peer != peer {
 			continue
 		}
@@ -85,20 +90,48 @@ func (t *Tx) adoptClearing(peer identity.AccountID, c ClearingCopy) (changed boo
 	return changed, nil
 }
 
-// memberDevice is this account's device in the terms of a clearing: this one, or another whose records this ledger books. A clearing of a sister
-// device is in that one's ledger.
-func (r *Reader) memberDevice(t netting.Terms) (own identity.PeerID, err error) {
-	own = r.b.config.Device.Peer()
+// books reports whether a device's side of the clearing is booked here.
+func (v Netted) books(device identity.PeerID) bool {
+	return device == v.Self || slices.Contains(v.Also, device)
+}
+
+// adoptSides keeps a clearing that counts with the sides of devices, and books those that are not booked yet. The lanes that it counts for
+// come from the other side of each.
+func (t *Tx) adoptSides(id wire.Hash, was Netted, is netting.Clearing, devices []identity.PeerID) (Netted, error) {
+	was.State = netting.Agreed // so that it comes to count now: a side that is booked is not booked again
+	for _, d := range devices {
+		if !was.books(d) {
+			was.Also = append(was.Also, d)
+		}
+	}
+	if err := t.saveClearingBy(id, was, is, func(*Netted, ledger.Channel) error { return nil }); err != nil {
+		return Netted{}, err
+	}
+	return t.Clearing(id)
+}
+
+// memberDevices are this account's devices in the terms of a clearing: this one and others whose records this ledger books, this one first. A
+// clearing of sister devices alone is in their ledgers: [*SisterError]. Where this account is no member it gives this device, and the caller says so.
+func (r *Reader) memberDevices(t netting.Terms) (own []identity.PeerID, err error) {
+	self := r.b.config.Device.Peer()
 	var sister error
 	for _, d := range t.Devices() {
 		if t.Side(d).Account() != r.b.self {
 			continue
 		}
-		if sister = r.charge(d); sister == nil {
-			return d, nil
+		switch err := r.charge(d); {
+		case err != nil:
+			sister = err
+		case d == self:
+			own = slices.Insert(own, 0, d)
+		default:
+			own = append(own, d)
 		}
 	}
-	return own, sister // no member at all is for the caller to say
+	if len(own) > 0 {
+		return own, nil
+	}
+	return []identity.PeerID{self}, sister
 }
 
 // member reports whether an account has a part in t.

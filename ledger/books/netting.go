@@ -39,6 +39,17 @@ type Netted struct {
 	netting.Clearing
 	Lanes []voucher.LaneAmount `cbor:"20,keyasint,omitempty"`
 	Self  identity.PeerID      `cbor:"21,keyasint"` // this account's device when it was made: it may have another since
+	// Also are other devices of this account with a side of their own, which this ledger took over ([Tx.Take]): it books those sides, too.
+	Also []identity.PeerID `cbor:"22,keyasint,omitempty"`
+}
+
+// legs are the sides of a clearing that this ledger books.
+func (v Netted) legs() []leg {
+	out := legs(v.Terms, v.Self)
+	for _, d := range v.Also {
+		out = append(out, legs(v.Terms, d)...)
+	}
+	return out
 }
 
 func clearingKey(id wire.Hash) []byte { return key("net/", id[:]) }
@@ -313,7 +324,7 @@ func (t *Tx) saveClearing(id wire.Hash, was Netted, is netting.Clearing) error {
 
 // saveClearingBy is saveClearing; mark counts what is booked on a channel for lanes.
 func (t *Tx) saveClearingBy(id wire.Hash, was Netted, is netting.Clearing, mark func(*Netted, ledger.Channel) error) error {
-	next := Netted{Clearing: is, Lanes: was.Lanes, Self: was.Self}
+	next := Netted{Clearing: is, Lanes: was.Lanes, Self: was.Self, Also: was.Also}
 	if next.State != was.State {
 		next.Changed = t.now.UnixMilli()
 	}
@@ -321,7 +332,7 @@ func (t *Tx) saveClearingBy(id wire.Hash, was Netted, is netting.Clearing, mark 
 	if err != nil {
 		return err
 	}
-	for _, l := range legs(is.Terms, was.Self) {
+	for _, l := range next.legs() {
 		k := key(string(asidePrefix(l.role, is.Terms.Unit, l.peer)), id[:])
 		if is.State.Reserves() {
 			err = t.own.Set(k, be8(uint64(amount)))

@@ -41,7 +41,12 @@ func (a *audit) clearings() error {
 		if (again.State == netting.Cleared) != (v.State == netting.Cleared) {
 			return corrupt(name, "it is %s, and %d signatures are missing", v.State, len(again.Missing()))
 		}
-		for _, l := range legs(v.Terms, v.Self) {
+		for _, d := range v.Also {
+			if v.Terms.Side(d).Account() != a.r.b.self {
+				return corrupt(name, "device %s, taken over, is none of this account in it", d.Short())
+			}
+		}
+		for _, l := range v.legs() {
 			if v.State.Reserves() {
 				aside[string(key(string(asidePrefix(l.role, v.Terms.Unit, l.peer)), id[:]))] = int64(v.Terms.Amount)
 			}

@@ -241,7 +241,7 @@ func (t *Tx) takeClearing(v Netted) error {
 	if c.State != netting.Cleared || v.Terms.Side(v.Self).Account() != t.b.self {
 		return fmt.Errorf("take over clearing %s: %w", id.Short(), ErrCopy)
 	}
-	return t.saveClearing(id, Netted{Self: v.Self}, c)
+	return t.saveClearing(id, Netted{Self: v.Self, Also: v.Also}, c)
 }
 
 // salvageKeys takes over what is known of account keys and of devices that were let go: without it, one of those would be believed again. Each
