@@ -144,7 +144,7 @@ func (b *Billing) look(ctx context.Context, peerOf PeerOf) error {
 	var steps []errand
 	err := b.c.Books.View(ctx, func(r *books.Reader) (err error) {
 		if b.c.Rail != nil && b.c.Role == ledger.AsProvider {
-			if err := b.claimed(r, &steps); err != nil {
+			if err := b.claimed(r, &steps, at); err != nil {
 				return err
 			}
 		}
@@ -152,7 +152,7 @@ func (b *Billing) look(ctx context.Context, peerOf PeerOf) error {
 			if b.c.Role == ledger.AsProvider {
 				return b.billing(r, &steps, at, u, peer, a, bill)
 			}
-			return b.paying(r, &steps, u, peer, bill)
+			return b.paying(r, &steps, at, u, peer, bill)
 		})
 		if err != nil {
 			return err
@@ -222,20 +222,28 @@ func (b *Billing) unanswered(r *books.Reader, steps *[]errand, at reach) error {
 	return r.Unsigned(books.Proposed, identity.AccountID{}, func(id wire.Hash, s voucher.Settlement) error {
 		account := s.Channel.Peer(self)
 		*steps = append(*steps, errand{account, s.Channel.Unit, "get a settlement signed", id.String(), func(ctx context.Context) (time.Duration, error) {
-			peer, ok := at(ctx, account)
-			if !ok {
+			if !b.deliver(ctx, at, account, id) {
 				return 0, nil
-			}
-			ctx, cancel := context.WithTimeout(ctx, claimWithin)
-			defer cancel()
-			_, err := b.c.Settle.Send(ctx, peer, id)
-			if err != nil {
-				b.c.Log.Info("settlement not taken", "account", account.Short(), "err", err)
 			}
 			return sendEvery, nil // a person sees in `settle list` how long it waits
 		}})
 		return nil
 	})
+}
+
+// deliver brings this account's signature under a settlement to the other side; ok is false if that is not there. What does not arrive is
+// asked for again by the side whose proposal it is.
+func (b *Billing) deliver(ctx context.Context, at reach, account identity.AccountID, id wire.Hash) (ok bool) {
+	peer, ok := at(ctx, account)
+	if !ok {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, claimWithin)
+	defer cancel()
+	if _, err := b.c.Settle.Send(ctx, peer, id); err != nil {
+		b.c.Log.Info("settlement not taken", "account", account.Short(), "err", err)
+	}
+	return true
 }
 
 // request is one to the program about an amount.

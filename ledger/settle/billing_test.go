@@ -191,6 +191,31 @@ func TestBillingFindsMoney(t *testing.T) {
 	}
 }
 
+// What a program has found is signed and told at once: the renter, who does not ask again here, has both signatures with it.
+func TestBillingTellsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, renter, provider := world(t, nil)
+		b := newBank()
+		provider.billing(t, ledger.AsProvider, b, renter)
+		c := owe(t, renter, provider, 1, 1000)
+		pay := func(reference string) {
+			t.Helper()
+			_, _, err := renter.Settle(t.Context(), provider.dev.Peer(), books.Payment{Channel: c, Amount: 1000, Method: "bank", Reference: reference})
+			must(t, err)
+		}
+		pay("transfer 9")
+		b.come("transfer 9", "0.001")
+		pass(2 * time.Minute)
+		same(t, renter, provider, 0, 1000)
+		rent(t, renter, provider, 2, 1000, 14)
+		pass(2 * time.Hour)
+		pay("INV-1")
+		b.come("INV-1", "0.001")
+		pass(time.Hour)
+		same(t, renter, provider, 0, 2000)
+	})
+}
+
 // A payment with the renter's own reference, without any invoice, is signed for when the owner's program finds it.
 func TestBillingChecksClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 
 // claimed finds the payments that renters have signed to have made, for the program to look for. One by a method that the owner does not
 // take waits for a person: the program knows none of them.
-func (b *Billing) claimed(r *books.Reader, steps *[]errand) error {
+func (b *Billing) claimed(r *books.Reader, steps *[]errand, at reach) error {
 	self := b.c.Books.Self()
 	return r.Unsigned(books.Waiting, identity.AccountID{}, func(id wire.Hash, s voucher.Settlement) error {
 		if s.Channel.Provider != self || s.Reference == "" {
@@ -48,20 +48,29 @@ func (b *Billing) claimed(r *books.Reader, steps *[]errand) error {
 			case !in:
 				return poll(s.Time), nil
 			case ok:
-				return 0, b.settled(ctx, s.Channel.Unit, s.Channel.Renter, bill.Key)
+				return 0, b.settled(ctx, at, s.Channel.Unit, s.Channel.Renter, bill.Key)
 			}
-			return 0, b.c.Books.Update(ctx, func(t *books.Tx) error { return t.CountersignFound(id) }) // the renter fetches it when it asks again
+			if err := b.c.Books.Update(ctx, func(t *books.Tx) error { return t.CountersignFound(id) }); err != nil {
+				return 0, err
+			}
+			b.deliver(ctx, at, s.Channel.Renter, id)
+			return 0, nil
 		}})
 		return nil
 	})
 }
 
-// settled signs that a bill was paid.
-func (b *Billing) settled(ctx context.Context, u money.Unit, peer identity.AccountID, key wire.Hash) error {
-	return b.c.Books.Update(ctx, func(t *books.Tx) error {
-		_, err := t.SettleBill(b.c.Role, u, peer, key)
+// settled signs that a bill was paid, and says so to the other side.
+func (b *Billing) settled(ctx context.Context, at reach, u money.Unit, peer identity.AccountID, key wire.Hash) error {
+	var id wire.Hash
+	err := b.c.Books.Update(ctx, func(t *books.Tx) (err error) {
+		id, err = t.SettleBill(b.c.Role, u, peer, key)
 		return err
 	})
+	if err == nil {
+		b.deliver(ctx, at, peer, id)
+	}
+	return err
 }
 
 // billing finds what is to be done about the invoices to a renter.
@@ -81,9 +90,9 @@ func (b *Billing) billing(r *books.Reader, steps *[]errand, at reach, u money.Un
 	case books.BillOpen:
 		switch {
 		case there && v.State == books.Signed: // a person was first
-			add("note a payment", func(ctx context.Context) (time.Duration, error) { return 0, b.settled(ctx, u, peer, bill.Key) })
+			add("note a payment", func(ctx context.Context) (time.Duration, error) { return 0, b.settled(ctx, at, u, peer, bill.Key) })
 		case !there && b.c.Rail != nil:
-			add("check an invoice", func(ctx context.Context) (time.Duration, error) { return b.checkBill(ctx, u, peer, bill) })
+			add("check an invoice", func(ctx context.Context) (time.Duration, error) { return b.checkBill(ctx, at, u, peer, bill) })
 		}
 		if !bill.Told {
 			add("send an invoice", func(ctx context.Context) (time.Duration, error) { return 0, b.tellBill(ctx, at, u, peer, bill) })
@@ -132,7 +141,7 @@ func (b *Billing) makeBill(ctx context.Context, u money.Unit, peer identity.Acco
 }
 
 // checkBill has the program look whether an invoice was paid.
-func (b *Billing) checkBill(ctx context.Context, u money.Unit, peer identity.AccountID, bill books.Bill) (time.Duration, error) {
+func (b *Billing) checkBill(ctx context.Context, at reach, u money.Unit, peer identity.AccountID, bill books.Bill) (time.Duration, error) {
 	ask := b.request(rail.Check, peer, u, bill.Key, bill.Amount)
 	ask.Method, ask.Reference = bill.Method, bill.Reference
 	a, err := b.c.Rail.Do(ctx, ask)
@@ -144,7 +153,7 @@ func (b *Billing) checkBill(ctx context.Context, u money.Unit, peer identity.Acc
 	case err != nil:
 		return 0, err
 	case in:
-		return 0, b.settled(ctx, u, peer, bill.Key)
+		return 0, b.settled(ctx, at, u, peer, bill.Key)
 	case a.State == rail.Expired:
 		return 0, b.c.Books.Update(ctx, func(t *books.Tx) error { return t.CloseBill(ledger.AsProvider, u, peer, bill.Key, "it expired") })
 	}
@@ -168,7 +177,7 @@ func (b *Billing) tellBill(ctx context.Context, at reach, u money.Unit, renter i
 }
 
 // paying finds what is to be done about a provider's invoice.
-func (b *Billing) paying(r *books.Reader, steps *[]errand, u money.Unit, provider identity.AccountID, bill books.Bill) error {
+func (b *Billing) paying(r *books.Reader, steps *[]errand, at reach, u money.Unit, provider identity.AccountID, bill books.Bill) error {
 	if b.c.Rail == nil || bill.State != books.BillOpen && bill.State != books.BillPaying {
 		return nil
 	}
@@ -177,13 +186,13 @@ func (b *Billing) paying(r *books.Reader, steps *[]errand, u money.Unit, provide
 		return err
 	}
 	*steps = append(*steps, errand{provider, u, "pay an invoice", bill.Key.String(), func(ctx context.Context) (time.Duration, error) {
-		return b.pay(ctx, u, provider, bill)
+		return b.pay(ctx, at, u, provider, bill)
 	}})
 	return nil
 }
 
 // pay has the program pay an invoice that asks for no more than is owed.
-func (b *Billing) pay(ctx context.Context, u money.Unit, provider identity.AccountID, bill books.Bill) (time.Duration, error) {
+func (b *Billing) pay(ctx context.Context, at reach, u money.Unit, provider identity.AccountID, bill books.Bill) (time.Duration, error) {
 	var ok bool
 	err := b.c.Books.Update(ctx, func(t *books.Tx) (err error) { ok, err = t.PayBill(u, provider, bill.Key); return err })
 	if err == nil && !ok {
@@ -199,7 +208,7 @@ func (b *Billing) pay(ctx context.Context, u money.Unit, provider identity.Accou
 	case err != nil:
 		return 0, err
 	case a.State == rail.Paid:
-		return 0, b.settled(ctx, u, provider, bill.Key)
+		return 0, b.settled(ctx, at, u, provider, bill.Key)
 	case a.State == rail.Refused:
 		return 0, b.c.Books.Update(ctx, func(t *books.Tx) error { return t.CloseBill(ledger.AsRenter, u, provider, bill.Key, a.Why) })
 	}
