@@ -195,7 +195,7 @@ func TestDenialNeedsItsRule(t *testing.T) {
 					continue
 				}
 				before := refusals(t, n)
-				wait := 10 * time.Second
+				wait := time.Minute
 				if d.silent {
 					wait = 200 * time.Millisecond
 				}

@@ -43,7 +43,7 @@ func connected(t testing.TB, rate, most uint64, rules ...string) (*Network, int)
 
 // dial connects from the namespace of a process.
 func dial(t testing.TB, pid int, network, to string) (net.Conn, error) {
-	return dialWithin(t, 10*time.Second, pid, network, to)
+	return dialWithin(t, time.Minute, pid, network, to)
 }
 
 func dialWithin(t testing.TB, wait time.Duration, pid int, network, to string) (c net.Conn, err error) {
@@ -57,7 +57,7 @@ func dialWithin(t testing.TB, wait time.Duration, pid int, network, to string) (
 
 // hear is what answers at an address, asked from the namespace of a process.
 func hear(t testing.TB, pid int, network, to string) (string, error) {
-	return hearWithin(t, 10*time.Second, pid, network, to)
+	return hearWithin(t, time.Minute, pid, network, to)
 }
 
 func hearWithin(t testing.TB, wait time.Duration, pid int, network, to string) (string, error) {
@@ -291,7 +291,7 @@ func childOf(t testing.TB, n *Network) int {
 // awaitGone waits until the child has ended.
 func awaitGone(t testing.TB, n *Network) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); childOf(t, n) != 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); childOf(t, n) != 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the child goes on")
 		}
@@ -323,7 +323,7 @@ func TestManyFlows(t *testing.T) {
 	refused := 0
 	enter(t, pid, func() error {
 		for range maxTCP + 100 {
-			c, err := net.DialTimeout("tcp", server+":80", 20*time.Second)
+			c, err := net.DialTimeout("tcp", server+":80", time.Minute)
 			if err != nil {
 				refused++
 				continue
@@ -335,7 +335,7 @@ func TestManyFlows(t *testing.T) {
 	if len(open) > maxTCP || refused == 0 {
 		t.Errorf("%d connections are open, %d were refused", len(open), refused)
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		tr, err := n.Traffic(t.Context(), "j")
 		if err != nil || tr.Over > uint64(refused) || tr.Flows > uint64(len(open)) || time.Now().After(end) {
 			t.Fatalf("%d open, %d refused: traffic %+v, %v", len(open), refused, tr, err)
