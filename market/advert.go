@@ -1,7 +1,9 @@
 package market
 
 import (
+	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -23,6 +25,8 @@ const (
 	MaxCores      = 4096           // of one device
 	MaxName       = 64             // bytes of a model's, driver's or region's name
 	MaxMethods    = 4              // ways to settle
+	MaxRegistries = 8              // that images may be pulled from
+	MaxRegistry   = 64             // bytes of one's host
 	MaxAddr       = 128            // bytes of a multiaddress
 	MaxNotice     = 24 * 3600      // seconds
 	MaxReclaim    = 24 * 3600      // seconds of rent
@@ -171,9 +175,27 @@ func (t Terms) Validate() error {
 	case t.Arch != "amd64" && t.Arch != "arm64":
 		return invalid(what, "arch %q, want amd64 or arm64", clip(t.Arch))
 	}
+	if err := CheckRegistries(t.Registries); err != nil {
+		return invalid(what, "%v", err)
+	}
 	for _, m := range t.Settlement {
 		if err := text(what, "way to settle", m, 32, true); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+var registryHost = regexp.MustCompile(`^([a-z0-9-]+\.)+[a-z0-9-]+(:[0-9]{1,5})?$`)
+
+// CheckRegistries checks a list of registries: hosts by name, some with a port.
+func CheckRegistries(list []string) error {
+	if len(list) > MaxRegistries {
+		return fmt.Errorf("%d registries, want at most %d", len(list), MaxRegistries)
+	}
+	for _, host := range list {
+		if len(host) > MaxRegistry || !registryHost.MatchString(host) {
+			return fmt.Errorf("registry %.80q: want a host such as registry.example.com", host)
 		}
 	}
 	return nil

@@ -101,6 +101,7 @@ type Terms struct {
 	Arch        string     `cbor:"13,keyasint"`           // "amd64" or "arm64"
 	EgressRate  uint64     `cbor:"14,keyasint,omitempty"` // bytes a second each way; 0 without egress
 	EgressCap   uint64     `cbor:"15,keyasint,omitempty"` // bytes of a lease, both ways together; 0 without egress
+	Registries  []string   `cbor:"16,keyasint,omitempty"` // hosts of registries that the owner pulls images from; none: renters push theirs
 }
 
 // Credit is the three limits of spec/ledger.md, in micro-units of the offer's unit.

@@ -56,6 +56,7 @@ type Deps struct {
 	Jobnet      Network
 	Resolv      string // path of the resolv.conf for jobs with egress
 	Mounts      Mounts
+	Registries  Registries
 	Devices     Devices
 	Inbox       string // folder of its own for what renters push, until it is unpacked
 	InboxBytes  int64  // that it may hold; every lot has an equal share
@@ -71,10 +72,12 @@ type Agent struct {
 	board       *announce.Board
 	publisher   *announce.Publisher
 	seller      *negotiate.Seller
+	quoter      *negotiate.Quoter
 	delegations *delegation.Directory
 	runtime     Runtime
 	network     Network
 	mounts      Mounts
+	registries  Registries
 	devices     Devices
 	inbox       string
 	inboxBytes  int64
@@ -109,6 +112,7 @@ type Agent struct {
 	failed     map[wire.Hash]time.Time          // guarded by mu; when a device's measurement failed
 	yield      context.CancelFunc               // guarded by mu; ends the agent's own measuring; nil: there is none
 	relist     chan struct{}                    // a reload may have named other devices
+	quoted     map[wire.Hash]heldLot            // guarded by mu; devices that a quote keeps from others, by the quote's hash
 	closed     bool                             // guarded by mu; Run is over: nothing is sold any more
 	keeping    sync.WaitGroup                   // keepers, and what runs beside them
 }
@@ -134,7 +138,7 @@ func New(ctx context.Context, d Deps, c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.publisher = publisher
-	if a.seller, err = negotiate.NewSeller(d.Device, publisher, a); err != nil {
+	if err := a.openQuotes(publisher); err != nil {
 		return nil, err
 	}
 	if err := a.openAuctions(d.Network, c.Network); err != nil {
@@ -150,9 +154,9 @@ func New(ctx context.Context, d Deps, c Config) (*Agent, error) {
 func newAgent(d Deps, c Config) *Agent {
 	return &Agent{
 		dev: d.Device, net: d.Network, books: d.Books, board: d.Board, delegations: d.Delegations, runtime: d.Runtime, network: d.Jobnet,
-		mounts: d.Mounts, devices: d.Devices, inbox: d.Inbox, inboxBytes: d.InboxBytes, initPath: d.Init, resolv: d.Resolv, log: d.Log, epoch: time.Now(),
+		mounts: d.Mounts, registries: d.Registries, devices: d.Devices, inbox: d.Inbox, inboxBytes: d.InboxBytes, initPath: d.Init, resolv: d.Resolv, log: d.Log, epoch: time.Now(),
 		conf: c, wanted: map[market.LeaseID]string{}, failed: map[wire.Hash]time.Time{}, relist: make(chan struct{}, 1), keepers: map[market.LeaseID]*keeper{}, passports: map[wire.Hash]benchmark.Passport{},
-		rawPass: map[wire.Hash][]byte{}, measuring: map[wire.Hash]string{}, news: make(chan struct{}),
+		rawPass: map[wire.Hash][]byte{}, measuring: map[wire.Hash]string{}, quoted: map[wire.Hash]heldLot{}, news: make(chan struct{}),
 	}
 }
 
@@ -250,12 +254,13 @@ func (a *Agent) Changed() <-chan struct{} {
 func (a *Agent) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	a.ctx = ctx
-	if err := errors.Join(a.reconcile(ctx), a.resumeAuctions(ctx)); err != nil {
+	if err := errors.Join(a.reconcile(ctx), a.resumeAuctions(ctx), a.quoter.Resume(ctx, time.Now())); err != nil {
 		return err
 	}
 	a.handle()
 	g.Go(func() error { return a.auctions.floor.Run(ctx) })
 	g.Go(func() error { return a.auctions.house.Run(ctx) })
+	g.Go(func() error { return a.quoter.Run(ctx) })
 	g.Go(func() error { return a.publisher.Run(ctx) })
 	g.Go(func() error { return a.tend(ctx) })
 	g.Go(func() error { return a.watchRuntime(ctx) })
@@ -282,6 +287,7 @@ func (a *Agent) handle() {
 	on(work.ProtoLogs, tunnel.LogLimits(), tunnel.ServeLogs(a.openLog))
 	on(work.ProtoPassport, p2p.Limits{Streams: 32, PeerStreams: 4, Idle: 10 * time.Second}, p2p.Answer(work.MaxMessage, a.passport))
 	on(work.ProtoTrade, negotiate.Limits(), a.seller.Handler())
+	on(work.ProtoQuote, negotiate.QuoteLimits(), a.quoter.Handler())
 }
 
 // passport answers with a sealed benchmark passport by its hash.

@@ -42,7 +42,7 @@ func (a *Agent) job(ctx context.Context, from identity.PeerID, ask work.Ask) (wo
 		return a.finished(ctx, ask, from, err)
 	}
 	if err == nil && status.State == work.Preparing {
-		status.Missing, err = k.lack(ctx)
+		status.Missing, err = k.lackToPush(ctx)
 	}
 	return status, toPeer(err)
 }
@@ -53,9 +53,15 @@ func (k *keeper) before(ctx context.Context, ask work.Ask) error {
 	case work.ActPrepare:
 		return k.a.wantImage(k.id, ask.Spec.Image)
 	case work.ActStart:
-		lack, err := k.lack(ctx)
-		if err == nil && len(lack) > 0 {
-			err = reason.Errorf(reason.NotPreparing, "%d blobs of image and inputs are missing", len(lack))
+		push, pull, err := k.lack(ctx)
+		switch {
+		case err != nil:
+		case len(push) > 0:
+			err = reason.Errorf(reason.NotPreparing, "%d blobs of image and inputs are missing", len(push))
+		case len(pull) > 0:
+			if err = k.pull(ctx); err == nil {
+				err = reason.Errorf(reason.NotPreparing, "%d blobs of the image are to come from its registry", len(pull))
+			}
 		}
 		return err
 	case work.ActSync:

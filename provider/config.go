@@ -30,11 +30,13 @@ type Config struct {
 	Notice   time.Duration // before a reclaim by `leases stop`; `pause` gives none
 	Reclaim  time.Duration // of rent that comes off the charge when the owner takes a device back
 	DueDays  uint32
-	Methods  []string     // how the owner may be paid
-	UseTerms string       // what renters must agree to; its hash is in the offer
-	Egress   Egress       // what the network of jobs reaches; zero: nothing
-	Credit   CreditConfig // zero fields: the defaults of spec/ledger.md
-	LogBytes int64        // of one job's output that is kept; the oldest is dropped beyond
+	Methods  []string // how the owner may be paid
+	UseTerms string   // what renters must agree to; its hash is in the offer
+	Egress   Egress   // what the network of jobs reaches; zero: nothing
+	// Registries are the hosts that images may be pulled from at a renter's bidding ("registry.example.com"); empty: renters push theirs.
+	Registries []string
+	Credit     CreditConfig // zero fields: the defaults of spec/ledger.md
+	LogBytes   int64        // of one job's output that is kept; the oldest is dropped beyond
 	// DiskReserve is how many bytes stay free where leases lie, beside what they may take: with less nothing is sold.
 	DiskReserve int64
 	// Unanswered is how many leases of one account may go unacknowledged in ten minutes; 0: DefaultUnanswered.
@@ -85,6 +87,7 @@ type Lot struct {
 	Price     money.Rate
 	Prepare   money.Rate // while preparing beyond the free minutes
 	Reserve   money.Rate // the lowest that a sealed bid may be; 0: not sold by auction
+	Floor     money.Rate // the lowest that a quote may be; 0: quoted at the price
 	MinTerm   time.Duration
 	MaxTerm   time.Duration
 	Cores     []int // of the host that a job on the device may run on
@@ -121,6 +124,9 @@ func (c Config) Validate() error {
 	if err := c.Egress.validate(); err != nil {
 		return err
 	}
+	if err := market.CheckRegistries(c.Registries); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
 	seen, devices := map[int]bool{}, map[wire.Hash]bool{}
 	for i, l := range c.Lots {
 		switch {
@@ -130,8 +136,10 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%w: device %d is there twice", ErrConfig, i+1)
 		case l.MaxTerm > market.MaxTerm*time.Second:
 			return fmt.Errorf("%w: device %d: a longest term of %v: want at most %v", ErrConfig, i+1, l.MaxTerm, market.MaxTerm*time.Second)
-		case max(l.Price, l.Prepare, l.Reserve) > market.MaxRate:
-			return fmt.Errorf("%w: device %d: a price of %v: want at most %v", ErrConfig, i+1, max(l.Price, l.Prepare, l.Reserve), money.Rate(market.MaxRate))
+		case max(l.Price, l.Prepare, l.Reserve, l.Floor) > market.MaxRate:
+			return fmt.Errorf("%w: device %d: a price of %v: want at most %v", ErrConfig, i+1, max(l.Price, l.Prepare, l.Reserve, l.Floor), money.Rate(market.MaxRate))
+		case l.Floor > l.Price:
+			return fmt.Errorf("%w: device %d: a floor of %v above the price of %v: quotes go from the price down to the floor", ErrConfig, i+1, l.Floor, l.Price)
 		case max(l.MemoryMiB, l.DiskMiB) > maxMiB:
 			return fmt.Errorf("%w: device %d: more than 64 TiB of memory or disk", ErrConfig, i+1)
 		case l.MinTerm < time.Second || l.MaxTerm < l.MinTerm:
@@ -209,5 +217,6 @@ func (c Config) terms(sandbox string) market.Terms {
 	return market.Terms{
 		Sandbox: sandbox, Egress: c.Egress.kind(), Notice: uint32(c.Notice / time.Second), Reclaim: uint32(c.Reclaim / time.Second),
 		Settlement: c.Methods, DueDays: c.DueDays, Use: c.Use(), OS: "linux", Arch: runtime.GOARCH, EgressRate: c.Egress.Rate, EgressCap: c.Egress.Cap,
+		Registries: c.Registries,
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Errors that Runtime, Network and Mounts answer with; they keep their identity over a socket.
+// Errors that Runtime, Network, Mounts and Registries answer with; they keep their identity over a socket.
 var (
 	ErrNotFound    = errors.New("not found")
 	ErrImage       = errors.New("not an image for this machine")
@@ -16,6 +16,8 @@ var (
 	ErrNoSpace     = errors.New("no space left")
 	ErrRequest     = errors.New("not a valid request")
 	ErrState       = errors.New("the container is in another state")
+	ErrDenied      = errors.New("not to be fetched from")
+	ErrRegistry    = errors.New("the registry does not give the image")
 )
 
 // ErrUnstored says that the owner's pause, or its end, is in force and could not be stored.

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -24,6 +25,7 @@ type fakeRuntime struct {
 	down     bool          // every call is ErrUnavailable
 	deaf     bool          // jobs ignore SIGTERM
 	undying  bool          // jobs ignore SIGKILL, too
+	bare     bool          // it has no image until Import
 	images   []ImageInfo
 	specs    [][]byte // of Create
 	deleted  int
@@ -101,11 +103,21 @@ func (r *fakeRuntime) Info(ctx context.Context) (RuntimeInfo, error) {
 	return RuntimeInfo{Name: "fake", Sandbox: "none", UserNamespace: true}, r.call(ctx)
 }
 
-func (r *fakeRuntime) Import(ctx context.Context, _ ImportRequest, _ *os.File) (ImageInfo, error) {
-	return ImageInfo{}, r.call(ctx)
+func (r *fakeRuntime) Import(ctx context.Context, req ImportRequest, archive *os.File) (ImageInfo, error) {
+	if _, err := io.Copy(io.Discard, archive); err != nil {
+		return ImageInfo{}, err
+	}
+	r.set(func() { r.bare = false })
+	return ImageInfo{Digest: req.Digest, Args: []string{"x"}}, r.call(ctx)
 }
 
 func (r *fakeRuntime) Image(ctx context.Context, digest string) (ImageInfo, error) {
+	r.mu.Lock()
+	bare := r.bare
+	r.mu.Unlock()
+	if bare {
+		return ImageInfo{}, ErrNotFound
+	}
 	return ImageInfo{Digest: digest, Args: []string{"x"}}, r.call(ctx)
 }
 

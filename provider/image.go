@@ -100,7 +100,11 @@ func (p pushedImage) archive(ctx context.Context, w io.Writer, store *blob.Store
 		return err
 	}
 	written := map[wire.Hash]bool{}
-	for _, h := range append([]wire.Hash{manifest}, p.parts...) {
+	hashes := []wire.Hash{manifest}
+	for _, part := range p.parts {
+		hashes = append(hashes, part.hash)
+	}
+	for _, h := range hashes {
 		if written[h] {
 			continue // images may name one layer twice
 		}
@@ -241,7 +245,7 @@ func (a *Agent) Push(ctx context.Context, r blob.Request) (*blob.Store, error) {
 	if err != nil {
 		return nil, toPeer(err)
 	}
-	lack, err := k.lack(ctx)
+	lack, _, err := k.lack(ctx)
 	if err != nil {
 		return nil, toPeer(err)
 	}

@@ -37,29 +37,45 @@ func (k *keeper) prepare(ctx context.Context, spec work.Spec) error {
 	if k.rec.State != work.Preparing || k.busy != "" {
 		return reason.Errorf(reason.NotPreparing, "the lease is %s", k.rec.State)
 	}
+	if err := k.a.config().mayPull(spec); err != nil {
+		return err
+	}
 	return k.update(ctx, func(r *record) { r.Spec = &spec }, nil)
 }
 
-// lack lists the blobs that the renter has to push before the job can start. It asks the runtime and reads manifests, so it is not for
-// the keeper's goroutine.
-func (k *keeper) lack(ctx context.Context) ([]wire.Hash, error) {
+// lack lists the blobs that the renter has to push before the job can start, and those that must be pulled from the image's registry. It asks
+// the runtime and reads manifests, so it is not for the keeper's goroutine.
+func (k *keeper) lack(ctx context.Context) (push, pull []wire.Hash, err error) {
 	var spec *work.Spec
-	err := k.do(ctx, func() error {
+	err = k.do(ctx, func() error {
 		if k.rec.State == work.Preparing && k.busy == "" {
 			spec = k.rec.Spec
 		}
 		return nil
 	})
 	if err != nil || spec == nil {
-		return nil, err
+		return nil, nil, err
 	}
 	within, cancel := context.WithTimeout(ctx, choreIn)
 	defer cancel()
 	imported, err := k.a.imported(within, spec.Image)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return k.stage.missing(ctx, *spec, imported)
+	image, inputs, err := k.stage.missing(ctx, *spec, imported)
+	if spec.Source != "" {
+		return inputs, image, err
+	}
+	return append(image, inputs...), nil, err
+}
+
+// lackToPush is lack for the renter: what is to be pulled is on its way when it returns.
+func (k *keeper) lackToPush(ctx context.Context) ([]wire.Hash, error) {
+	push, pull, err := k.lack(ctx)
+	if err == nil && len(pull) > 0 {
+		err = k.pull(ctx)
+	}
+	return push, err
 }
 
 // start begins to start the job: unpacking takes as long as the image is large, so it runs beside the keeper.
@@ -67,6 +83,8 @@ func (k *keeper) start(ctx context.Context) error {
 	switch {
 	case k.rec.State == work.Running || k.busy == "starting":
 		return nil // a repeat
+	case k.pulling:
+		return reason.Errorf(reason.NotPreparing, "%s", k.progress)
 	case k.rec.State != work.Preparing || k.rec.Spec == nil || k.busy != "" || k.ending != nil:
 		return reason.Errorf(reason.NotPreparing, "the lease is %s and has no job yet", k.rec.State)
 	case k.lane == nil:

@@ -51,6 +51,7 @@ type keeper struct {
 	busy     string                 // what runs beside: "adopting", "starting", "ending", "wiping"; empty: nothing
 	halt     context.CancelFunc     // ends a start that is under way; nil: none is
 	progress string
+	pulling  bool    // the image is on its way from its registry
 	chores   []chore // calls of the runtime, one after the other; the first is under way
 	counting bool    // what the job uses is being read
 	countAt  time.Time

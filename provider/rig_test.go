@@ -34,6 +34,7 @@ type rig struct {
 	theirs        *books.Books // the renter's
 	runtime       *fakeRuntime
 	mounts        *fakeMounts
+	registries    fakeRegistries
 	conf          Config
 	a             *Agent
 	cancel        context.CancelFunc
@@ -99,7 +100,7 @@ func (r *rig) open(dir string) {
 	known, err := delegation.New(nil, "", r.owner)
 	must(r.t, err)
 	r.a = newAgent(Deps{
-		Delegations: known, Device: r.owner, Books: openBooks(r.t, r.owner, r.disk, dir), Runtime: r.runtime, Jobnet: fakeNetwork{}, Mounts: r.mounts, Devices: fakeDevices{},
+		Delegations: known, Device: r.owner, Books: openBooks(r.t, r.owner, r.disk, dir), Runtime: r.runtime, Jobnet: fakeNetwork{}, Mounts: r.mounts, Registries: &r.registries, Devices: fakeDevices{},
 		Inbox: filepath.Join(r.dir, "inbox"), InboxBytes: 1 << 30, Init: "/init", Log: quiet(),
 	}, r.conf)
 	must(r.t, r.a.setLimits(r.conf))
@@ -204,13 +205,18 @@ func (r *rig) sign(d identity.Domain, body identity.Body) []byte {
 // prepare takes a sold lease to Preparing with a spec.
 func (r *rig) prepare(k *keeper) {
 	r.t.Helper()
+	_, err := r.prepareWith(k, work.Spec{Image: wire.Sum("", []byte("image")), Command: []string{"x"}})
+	must(r.t, err)
+}
+
+func (r *rig) prepareWith(k *keeper, spec work.Spec) (work.Status, error) {
+	r.t.Helper()
 	ready := market.Ready{
 		Header: r.renter.Header(market.Version), Delegation: r.renter.DelegationHash(), Lease: k.id, Hash: identity.Hash(k.look().rec.Lease),
 	}
 	_, err := r.ask(work.Ask{Lease: k.id, Action: work.ActReady, Signed: r.sign(market.DomainReady, ready)})
 	must(r.t, err)
-	_, err = r.ask(work.Ask{Lease: k.id, Action: work.ActPrepare, Spec: &work.Spec{Image: wire.Sum("", []byte("image")), Command: []string{"x"}}})
-	must(r.t, err)
+	return r.ask(work.Ask{Lease: k.id, Action: work.ActPrepare, Spec: &spec})
 }
 
 // attend opens a lane whose renter pays every claim while paying is set.

@@ -112,7 +112,13 @@ func readSmall(ctx context.Context, store *blob.Store, h wire.Hash, limit int64)
 type pushedImage struct {
 	raw       []byte
 	mediaType string
-	parts     []wire.Hash
+	parts     []imagePart
+}
+
+// imagePart is a blob that an image names.
+type imagePart struct {
+	hash wire.Hash
+	size int64
 }
 
 // maxLayers of an image: overlayfs takes no more.
@@ -146,43 +152,42 @@ func readImage(ctx context.Context, store *blob.Store, manifest wire.Hash, quota
 			return p, fmt.Errorf("image %s names over %d bytes: %w", manifest.Short(), quota, blob.ErrQuota)
 		}
 		sum += d.Size
-		p.parts = append(p.parts, h)
+		p.parts = append(p.parts, imagePart{h, d.Size})
 	}
 	return p, nil
 }
 
-// missing lists the blobs that the renter has to push before its job can start; of an image that the runtime lacks first the manifest
-// alone, since it names the rest. One call at a time reads manifests.
-func (s *stage) missing(ctx context.Context, spec work.Spec, imported bool) ([]wire.Hash, error) {
+// missing lists the blobs that must come before the job can start: image is what the runtime lacks of it, first the manifest alone, since it
+// names the rest; inputs is their manifest, if they are not whole. One call at a time reads manifests.
+func (s *stage) missing(ctx context.Context, spec work.Spec, imported bool) (image, inputs []wire.Hash, err error) {
 	store, err := s.open()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []wire.Hash
 	if !imported {
-		image, err := readImage(ctx, store, spec.Image, s.quota)
+		read, err := readImage(ctx, store, spec.Image, s.quota)
 		switch {
 		case errors.Is(err, blob.ErrNotFound):
-			out = append(out, spec.Image)
+			image = append(image, spec.Image)
 		case err != nil:
-			return nil, err
+			return nil, nil, err
 		}
-		for _, h := range image.parts {
-			if _, ok := store.Has(h); !ok {
-				out = append(out, h)
+		for _, p := range read.parts {
+			if _, ok := store.Has(p.hash); !ok {
+				image = append(image, p.hash)
 			}
 		}
 	}
 	if spec.Inputs.IsZero() {
-		return out, nil
+		return image, nil, nil
 	}
 	whole, err := hasTree(ctx, store, spec.Inputs)
 	if err == nil && !whole {
-		out = append(out, spec.Inputs)
+		inputs = append(inputs, spec.Inputs)
 	}
-	return out, err
+	return image, inputs, err
 }
 
 // hasTree reports whether a folder's manifest and all its chunks are there.

@@ -53,7 +53,7 @@ func TestStage(t *testing.T) {
 		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if c.want == nil && !slices.Equal(got.parts, []wire.Hash{a, b}) {
+		if c.want == nil && !slices.Equal(got.parts, []imagePart{{a, 1}, {b, 999}}) {
 			t.Errorf("%s: parts %v", name, got.parts)
 		}
 		must(t, store.Close())
@@ -64,10 +64,10 @@ func TestStage(t *testing.T) {
 func TestStageIsDropped(t *testing.T) {
 	s := &stage{dir: filepath.Join(t.TempDir(), "s"), quota: 1000}
 	spec := work.Spec{Image: wire.Sum("", []byte("image"))}
-	if lack, err := s.missing(t.Context(), spec, false); err != nil || !slices.Equal(lack, []wire.Hash{spec.Image}) {
+	if lack, _, err := s.missing(t.Context(), spec, false); err != nil || !slices.Equal(lack, []wire.Hash{spec.Image}) {
 		t.Fatalf("missing %v: %v", lack, err)
 	}
-	if lack, err := s.missing(t.Context(), spec, true); err != nil || len(lack) != 0 {
+	if lack, _, err := s.missing(t.Context(), spec, true); err != nil || len(lack) != 0 {
 		t.Fatalf("missing of an imported image %v: %v", lack, err)
 	}
 	put(t, s, make([]byte, 900))

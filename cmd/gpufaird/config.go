@@ -18,6 +18,7 @@ import (
 	"github.com/gpufair/gpufair/market/auction"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/provider"
+	"github.com/gpufair/gpufair/provider/fetch"
 )
 
 // config is the owner's settings file, key by key.
@@ -29,6 +30,7 @@ type config struct {
 	Locks    string     `toml:"locks" comment:"folder of the machine-wide locks on cores and cards; the same for all daemons of a machine"`
 	Region   string     `toml:"region" comment:"where the machine stands, as renters search for it: eu-north, Berlin …"`
 	Unit     money.Unit `toml:"unit" comment:"what prices are in"`
+	Pulls    []string   `toml:"registries" comment:"hosts of registries that images are pulled from over your network when a renter names one by its name there; empty: none, renters send theirs as files"`
 	Reserve  cli.Size   `toml:"disk_reserve" comment:"of the disk of state that stays free beside what leases may take, for their images and inputs and for you; with less no lease is sold"`
 
 	Serve      serveConfig       `toml:"serve" comment:"Whom to serve. Until the sandbox is hard enough for strangers, only accounts that stand here get anything"`
@@ -61,6 +63,7 @@ type cpuConfig struct {
 	Price   money.Rate      `toml:"price" comment:"per hour, in quotes: \"0.10\""`
 	Prepare money.Rate      `toml:"prepare_price,omitempty" comment:"per hour while a job's image and inputs arrive beyond the free minutes"`
 	Reserve money.Rate      `toml:"reserve,omitempty" comment:"per hour: sealed bids of at least that are taken, too; absent: sold at the price alone"`
+	Floor   money.Rate      `toml:"floor,omitempty" comment:"per hour: the lowest price for who asks for a quote (gpufair run --max-price); absent: the price"`
 	Memory  cli.Size        `toml:"memory" comment:"for the job: \"2GiB\""`
 	Disk    cli.Size        `toml:"disk" comment:"for the job's files: \"10GiB\""`
 	MinTerm cli.Duration    `toml:"min_term" comment:"shortest lease: \"60s\""`
@@ -142,7 +145,7 @@ Whom you serve stands under [serve]. Without an account there nothing is offered
 func defaults() config {
 	known := uint32(50)
 	return config{
-		NetConfig: wire.DefaultNet(), Announce: []string{}, Locks: lock.DefaultDir, Unit: money.Credit, Reserve: 2 << 30,
+		NetConfig: wire.DefaultNet(), Announce: []string{}, Locks: lock.DefaultDir, Unit: money.Credit, Pulls: fetch.Known(), Reserve: 2 << 30,
 		Serve: serveConfig{Accounts: []identity.AccountID{}, Unanswered: provider.DefaultUnanswered},
 		Auction: auctionConfig{
 			Mode: auction.First, Bond: 100, Commit: cli.Duration(auction.DefaultCommit * time.Second), Reveal: cli.Duration(auction.DefaultReveal * time.Second),
@@ -187,6 +190,9 @@ func (c *config) Validate() error {
 	}
 	if c.Reserve > 64<<40 {
 		bad("disk_reserve", "%v: want at most 64TiB", c.Reserve)
+	}
+	if err := market.CheckRegistries(c.Pulls); err != nil {
+		bad("registries", "%w", err)
 	}
 	if c.Runtime.Inbox < 64<<20 {
 		bad("runtime.inbox", "%v: want 64MiB or more", c.Runtime.Inbox)
@@ -324,11 +330,11 @@ func (c *config) provider(machine benchmark.MachineID) (provider.Config, error) 
 	out := provider.Config{
 		Network: c.Network, Unit: c.Unit, Region: c.Region, Accounts: c.Serve.Accounts, Unanswered: c.Serve.Unanswered, Notice: c.Terms.Notice.Std(),
 		Reclaim: c.Terms.Reclaim.Std(), DueDays: c.Settlement.DueDays, Methods: c.Settlement.Methods, UseTerms: c.Terms.Use, Credit: credit,
-		LogBytes: int64(c.Terms.LogSize), DiskReserve: int64(c.Reserve), Egress: c.Egress.provider(), Addrs: c.Announce, Auction: c.auction(),
+		LogBytes: int64(c.Terms.LogSize), DiskReserve: int64(c.Reserve), Egress: c.Egress.provider(), Registries: c.Pulls, Addrs: c.Announce, Auction: c.auction(),
 	}
 	for _, d := range c.CPU {
 		lot := provider.Lot{
-			Device: benchmark.CPUDevice(machine, d.Cores), Price: d.Price, Prepare: d.Prepare, Reserve: d.Reserve, MinTerm: d.MinTerm.Std(), MaxTerm: d.MaxTerm.Std(),
+			Device: benchmark.CPUDevice(machine, d.Cores), Price: d.Price, Prepare: d.Prepare, Reserve: d.Reserve, Floor: d.Floor, MinTerm: d.MinTerm.Std(), MaxTerm: d.MaxTerm.Std(),
 			MemoryMiB: uint64(d.Memory) >> 20, DiskMiB: uint64(d.Disk) >> 20, Pids: d.Pids,
 		}
 		for _, core := range d.Cores {

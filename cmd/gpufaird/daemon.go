@@ -25,8 +25,10 @@ import (
 	"github.com/gpufair/gpufair/provider/containerd"
 	"github.com/gpufair/gpufair/provider/control"
 	"github.com/gpufair/gpufair/provider/control/api"
+	"github.com/gpufair/gpufair/provider/fetch"
 	"github.com/gpufair/gpufair/provider/jobnet"
 	"github.com/gpufair/gpufair/provider/mounts"
+	"github.com/gpufair/gpufair/provider/reach"
 )
 
 var (
@@ -154,8 +156,8 @@ func (d *daemon) openAgent(ctx context.Context, c config, initPath, self string)
 	}
 	d.agent, err = provider.New(ctx, provider.Deps{
 		Device: d.Device, Network: d.Network, Books: d.Books, Board: d.Board, Delegations: d.Delegations, Runtime: d.runtime,
-		Jobnet: network, Resolv: network.Resolv(), Mounts: folders, Devices: d.devices, Inbox: filepath.Join(d.State, "inbox"), InboxBytes: int64(c.Runtime.Inbox),
-		Init: initPath, Log: d.Log.With("part", "provider"),
+		Jobnet: network, Resolv: network.Resolv(), Mounts: folders, Registries: fetch.New(fetch.Config{Policy: reach.New}), Devices: d.devices,
+		Inbox: filepath.Join(d.State, "inbox"), InboxBytes: int64(c.Runtime.Inbox), Init: initPath, Log: d.Log.With("part", "provider"),
 	}, conf)
 	if err != nil {
 		return cli.Fail(cli.ExitConfig, "set the provider up", err, "gpufaird config check explains the settings")
@@ -187,8 +189,8 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	return d.Run(ctx,
 		wire.Part{Name: "provider", Run: d.agent.Run},
-		d.Claiming(d.agent.PeerOf),
-		d.Paying(d.agent.PeerOf),
+		d.Claiming(),
+		d.Paying(),
 		wire.Part{Name: "device locks", Run: func(ctx context.Context) error { return d.devices.watch(ctx, d.nudge) }},
 		wire.Part{Name: "reload on SIGHUP", Run: d.hangups},
 		wire.Part{Name: "watchdog", Run: cli.Watchdog(func(ctx context.Context) error { _, err := d.agent.Status(ctx); return err })},

@@ -84,6 +84,12 @@ var advice = map[Code]Advice{
 	StoppedRenter:  {"the renter stopped the job or released the lease", nothing, nothing},
 	NotReady:       {"the renter never acknowledged the lease, so it was withdrawn unpaid", "run the job again", nothing},
 	PrepareTimeout: {"preparing took longer than the offer allows", "use a smaller image or inputs, or a provider that has them", nothing},
+	QuoteFloor:     {"the price asked for is below what the owner quotes", "raise --max-price, or ask others", "lower `floor` or the price of the device to sell to it"},
+	QuoteLimit:     {"too many quotes for this account hold devices here", "take or leave those, or wait half a minute", nothing},
+	QuoteLapsed:    {"the quote stands no more", "ask again", nothing},
+	QuoteDiffers:   {"the quote is not for what was asked", "ask again, or take another provider", nothing},
+	QuoteSilent:    {"no quote came in time", "ask again, or buy at the offer's price", "check that the daemon is online"},
+	NoQuote:        {"nobody quoted a price within --max-price", "raise --max-price, or drop it to buy at the offer's price", nothing},
 	RegistryRefused: {
 		"the owner does not pull images from that registry",
 		"save the image and give its file, or take an offer with the registry (`gpufair show`)", "add it to `registries` in the settings to pull from there",

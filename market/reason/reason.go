@@ -39,6 +39,12 @@ const (
 	LeaseInvalid      Code = "lease_invalid"      // the provider signed something else than what was accepted
 	NotStated         Code = "not_stated"         // the offer does not state what the query asks about
 	ConditionUnmet    Code = "condition_unmet"    // the offer is not what the query asks for
+	QuoteFloor        Code = "quote_floor"        // a demand's highest price is below what the owner quotes
+	QuoteLimit        Code = "quote_limit"        // too many quotes of this account hold devices here
+	QuoteLapsed       Code = "quote_lapsed"       // the quote stands no more
+	QuoteDiffers      Code = "quote_differs"      // a quote or an accept under it says something else than was asked or quoted
+	QuoteSilent       Code = "quote_silent"       // no answer to a demand in time
+	NoQuote           Code = "no_quote"           // nobody quoted a price that the demand takes
 )
 
 // Why a bid was not taken, or did not win.

@@ -17,6 +17,7 @@ import (
 // Limits of a spec's parts.
 const (
 	maxName     = 512     // bytes of an image's name
+	maxSource   = 255     // bytes of a repository with its registry: what registries take
 	maxPath     = 4096    // bytes, as Linux has it
 	maxUser     = 128     // bytes of user:group
 	maxLabels   = 64      // labels
@@ -39,7 +40,9 @@ func invalid(format string, args ...any) error {
 }
 
 var (
-	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
+	envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
+	// source is registry/name as the OCI distribution spec has names, with a registry that looks like a host.
+	source   = regexp.MustCompile(`^([a-z0-9-]+\.)+[a-z0-9-]+(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+$`)
 	userName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 )
 
@@ -50,6 +53,8 @@ func (s Spec) Validate() error {
 		return invalid("no image")
 	case len(s.Name) > maxName || !plain(s.Name):
 		return invalid("image name: want at most %d bytes of text", maxName)
+	case s.Source != "" && (len(s.Source) > maxSource || !source.MatchString(s.Source)):
+		return invalid("source %.80q: want a repository with its registry, such as registry.example.com/debian", s.Source)
 	case len(s.Command) > MaxArgs:
 		return invalid("%d words in the command, want at most %d", len(s.Command), MaxArgs)
 	case len(s.Command) > 0 && s.Command[0] == "":

@@ -28,6 +28,7 @@ const (
 	ProtoClaims   = "claims"   // reminders, disputes, payment details
 	ProtoNet      = "net"      // circles of debts: finding and clearing them
 	ProtoAuction  = "auction"  // sealed auctions: commits, openings, transcripts
+	ProtoQuote    = "quote"    // a demand and the firm price for it
 )
 
 // State is where a lease stands (spec: jobs, Life of a lease).
@@ -95,6 +96,8 @@ type Spec struct {
 	User     string            `cbor:"7,keyasint,omitempty" json:"user"`    // empty: the image's own
 	Labels   map[string]string `cbor:"8,keyasint,omitempty" json:"labels"`  // the renter's own words; not shown to the job
 	StopWait uint32            `cbor:"9,keyasint" json:"stop_wait"`         // seconds from SIGTERM to SIGKILL; 0: 10, at most 30
+	// Source is the repository that the provider is to pull Image from ("registry.example.com/debian"); empty: the renter pushes it.
+	Source string `cbor:"10,keyasint,omitempty" json:"source,omitempty"`
 }
 
 // Needs is what a job takes of a lot. Its hash is in the Accept.
@@ -120,6 +123,7 @@ type Order struct {
 	Voucher    []byte `cbor:"2,keyasint"` // sealed voucher 0, opaque to market
 	Delegation []byte `cbor:"3,keyasint"`
 	Needs      Needs  `cbor:"4,keyasint"`
+	Quote      []byte `cbor:"5,keyasint,omitempty"` // sealed market.Quote that the Accept is under; none: at the offer's price
 }
 
 // Sold is the answer to an [Order]: the signed lease. A repeat of the same Accept gets the same bytes.

@@ -47,6 +47,7 @@ var adapters = map[string][]string{
 	"benchmark/gpu":       {"benchmark", "benchmark/suite", "benchmark/probe"},
 	"benchmark/opencl":    {"benchmark", "benchmark/suite"},
 	"provider/containerd": {"provider"},
+	"provider/fetch":      {"provider", "provider/reach"},
 	"provider/jobnet":     {"provider", "provider/reach"}, // one judge of addresses for jobs and for what is fetched for them
 	"provider/mounts":     {"provider"},
 	"provider/presence":   {"provider"},
