@@ -43,7 +43,7 @@ func (d *Daemon) ledgerBackup() *cobra.Command {
 				[2]string{"records", fmt.Sprintf("%d, %d bytes", h.Records, h.Bytes)})
 		},
 	}
-	c.Flags().BoolVar(&force, "force", false, "take the place of whatever FILE is now, also of a backup that knows more")
+	c.Flags().BoolVar(&force, "force", false, "overwrite FILE whatever it holds, also a backup that knows more; never a folder, a link, a pipe or a device, and never by an empty ledger")
 	return c
 }
 
@@ -213,12 +213,14 @@ func (d *Daemon) tellRecovery(v statement.Recovery) error {
 		d.Note("this ledger was never restored: nothing is missing")
 		return nil
 	}
-	tab := d.Table("ACCOUNT", "RESULT", ">LEASES", ">PAYMENTS", "DETAIL")
-	for _, a := range v.Asked {
-		tab.Row(a.Account, a.Result, a.Leases, a.Settlements, strings.TrimSpace(a.Detail))
-	}
-	if err := tab.Print(); err != nil {
-		return err
+	if len(v.Asked) > 0 {
+		tab := d.Table("ACCOUNT", "RESULT", ">LEASES", ">PAYMENTS", "DETAIL")
+		for _, a := range v.Asked {
+			tab.Row(a.Account, a.Result, a.Leases, a.Settlements, strings.TrimSpace(a.Detail))
+		}
+		if err := tab.Print(); err != nil {
+			return err
+		}
 	}
 	d.Note("restored %s, epoch %d", cli.Ago(v.Restored, now), v.Epoch)
 	for _, o := range v.Others {

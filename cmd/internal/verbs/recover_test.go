@@ -27,12 +27,16 @@ func TestRecoverVerb(t *testing.T) {
 		"all answered":   {done, cli.ExitOK, "everybody has answered"},
 		"one has not":    {waiting, cli.ExitBehind, "3 unsure leases"},
 		"never restored": {statement.Recovery{Epoch: 1}, cli.ExitOK, "never restored"},
+		"nobody to ask":  {statement.Recovery{Epoch: 9, Restored: time.Now()}, cli.ExitOK, "everybody has answered"},
 	} {
 		mux := http.NewServeMux()
 		mux.HandleFunc("POST /v1/ledger/recover", answer(c.answer))
 		code, out, errs := verb(t, mux, "ledger", "recover")
 		if code != c.code || !strings.Contains(out+errs, c.says) {
 			t.Errorf("%s: %d\n%s%s", name, code, out, errs)
+		}
+		if asked := len(c.answer.(statement.Recovery).Asked); asked == 0 && out != "" {
+			t.Errorf("%s: a table of nobody:\n%s", name, out)
 		}
 	}
 	mux := http.NewServeMux()

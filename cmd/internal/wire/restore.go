@@ -320,17 +320,24 @@ func (r *restoring) sound(ctx context.Context, name string, store *kv.Store) (bo
 	return v.Result == books.ResultOK, nil
 }
 
-// books opens the ledger in a store that is being made. Its folder is thrown away, and so nobody is told that a journal is missing there.
+// books opens the ledger in a store that is being made, which has no journal yet: nobody is told that one is missing there.
 func (r *restoring) books(ctx context.Context, name string, store *kv.Store) (*books.Books, error) {
 	return books.Open(ctx, books.Config{Dir: r.place(name, "ledger"), Store: store, Device: r.dev, Log: slog.New(slog.DiscardHandler)})
 }
 
-// begin makes the store the start of a new epoch.
+// begin makes the store the start of a new epoch. Its journal and head note are begun with it: the first start misses none.
 func (r *restoring) begin(ctx context.Context, store *kv.Store) (err error) {
 	if r.out.Epoch, err = books.NewEpoch(ctx, store, r.dev, r.known, r.Now); err != nil {
 		return err
 	}
 	r.known = r.out.Epoch
+	b, err := r.books(ctx, newStore, store)
+	if err != nil {
+		return err
+	}
+	if err := b.Close(); err != nil {
+		return err
+	}
 	return store.View(ctx, func(t *kv.Txn) error {
 		r.out.Peers, err = books.CountPending(t)
 		return err

@@ -35,6 +35,7 @@ type home struct {
 	t     *testing.T
 	state string
 	dev   *identity.Device
+	warns io.Writer // what a person is warned of when store and ledger open; nil: nowhere
 }
 
 func newHome(t *testing.T) home {
@@ -53,12 +54,16 @@ func (h home) open() (b *books.Books, kill, stop func()) {
 		h.t.Fatal(err)
 	}
 	dir := StoreDir(h.state)
-	db, err := badger.Open(h.t.Context(), badger.Config{Dir: filepath.Join(dir, "badger"), Log: slog.New(slog.DiscardHandler), Ballast: 1 << 20, FreeFloor: 1 << 20})
+	log := slog.New(slog.DiscardHandler)
+	if h.warns != nil {
+		log = slog.New(slog.NewTextHandler(h.warns, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	db, err := badger.Open(h.t.Context(), badger.Config{Dir: filepath.Join(dir, "badger"), Log: log, Ballast: 1 << 20, FreeFloor: 1 << 20})
 	must(h.t, err)
 	store, err := kv.Open(h.t.Context(), db, schema("v0.0.1"))
 	must(h.t, err)
 	b, err = books.Open(h.t.Context(), books.Config{
-		Dir: filepath.Join(dir, "ledger"), Mark: MarkFile(h.state), Store: store, Device: h.dev, Log: slog.New(slog.DiscardHandler),
+		Dir: filepath.Join(dir, "ledger"), Mark: MarkFile(h.state), Store: store, Device: h.dev, Log: log,
 	})
 	must(h.t, err)
 	kill = func() { h.t.Helper(); must(h.t, db.Close()) }
@@ -147,7 +152,12 @@ func TestRestore(t *testing.T) {
 	if err != nil || got.From != FromBackup || got.Replayed == 0 || got.Peers != 1 || !exists(got.Aside) {
 		t.Fatalf("%+v, %v", got, err)
 	}
+	var warned bytes.Buffer
+	h.warns = &warned
 	h.owes(500, 5)
+	if warned.Len() > 0 {
+		t.Errorf("the first start after a restore warns: %s", &warned)
+	}
 	must(t, os.RemoveAll(StoreDir(h.state)))
 	again, err := h.restore(file)
 	if err != nil || again.Replayed != 0 || again.Epoch <= got.Epoch || again.Aside != "" {
