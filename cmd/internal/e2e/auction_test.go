@@ -92,7 +92,7 @@ func TestSealedAuction(t *testing.T) {
 	o := m.owner("owner", bidders[0].account(), bidders[1].account(), bidders[2].account())
 	o.conf.Lots = slices.Clone(o.conf.Lots) // the agent reads those that it has
 	o.conf.Lots[0].Reserve, o.conf.Auction.Bond = price/2, 100
-	o.conf.Auction.Commit, o.conf.Auction.Reveal = 5*time.Second, 5*time.Second
+	o.conf.Auction.Commit, o.conf.Auction.Reveal = 20*time.Second, 20*time.Second // a busy machine is seconds late
 	if err := o.agent.Reload(o.conf); err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func TestContainerdGone(t *testing.T) {
 	if err := m.containerd.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the device to be free", 40*time.Second, o.free)
+	until(t, "the device to be free", 60*time.Second, o.free)
 	until(t, "the offer to come back", 60*time.Second, o.offering)
 	sameMoney(t, o, r, id)
 }
@@ -225,7 +225,7 @@ func strangeBlobs(t *testing.T, files blob.Client) {
 // annoy sends bytes and reads until the other side has enough: soon, and without sending much.
 func annoy(t *testing.T, n p2p.Network, to identity.PeerID, protocol p2p.Protocol, what string, b []byte) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s, err := n.Open(ctx, to, protocol)
 	if err != nil {
@@ -233,7 +233,7 @@ func annoy(t *testing.T, n p2p.Network, to identity.PeerID, protocol p2p.Protoco
 		return
 	}
 	defer s.Close()
-	if err := s.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := s.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Error(err)
 	}
 	if _, err := s.Write(b); err != nil {
@@ -272,7 +272,7 @@ func TestRestartWhileStopping(t *testing.T) {
 	o.stop()
 	o.start()
 	r.meet(o.party)
-	if job := r.ends(id, 40*time.Second); job.Reason != "stopped_renter" || job.Exit == nil || job.Exit.Signal != "SIGKILL" {
+	if job := r.ends(id, 60*time.Second); job.Reason != "stopped_renter" || job.Exit == nil || job.Exit.Signal != "SIGKILL" {
 		t.Errorf("ended with %q, exit %+v", job.Reason, job.Exit)
 	}
 	until(t, "the device to be free", 60*time.Second, o.free)
