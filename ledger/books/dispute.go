@@ -86,19 +86,28 @@ func (r *Reader) checkNew(role ledger.Role, u money.Unit, peer identity.AccountI
 }
 
 // OpenDispute opens this side's dispute about what a lane comes to, for at most so many milliseconds: it freezes the lane and signs the record.
-// The bytes may be sent once the transaction is committed. A repeat gives the same bytes. ErrNothingOwed before anything was promised.
+// The bytes may be sent once the transaction is committed. A repeat gives the same bytes; with another reason, or once it is over, it is
+// ErrConflict: what was signed stays. ErrNothingOwed before anything was promised.
 func (t *Tx) OpenDispute(lane ledger.Lane, reason string, ms int64) ([]byte, error) {
 	l, _, err := t.laneAs(lane, 0)
 	if err != nil {
 		return nil, fmt.Errorf("dispute: %w", err)
 	}
 	d, err := t.disputeOf(lane)
-	if err != nil || d.Mine != nil {
-		return d.Mine, err
+	if err != nil {
+		return nil, err
 	}
 	switch {
 	case d.Agreed != nil:
-		return nil, fmt.Errorf("dispute lane %s: %w: both agreed on %v", lane.Short(), ErrConflict, *d.Agreed)
+		return nil, fmt.Errorf("dispute lane %s: %w: both agreed on %v, which stands", lane.Short(), ErrConflict, *d.Agreed)
+	case d.Mine != nil && !d.Open(t.at):
+		return nil, fmt.Errorf("dispute lane %s: %w: its dispute is over, and %v stands", lane.Short(), ErrConflict, l.Owed())
+	case d.Mine != nil:
+		was, err := voucher.OpenDispute(d.Mine)
+		if err == nil && was.Reason != reason {
+			err = fmt.Errorf("dispute lane %s: %w: it is open already, and was signed with the reason %q", lane.Short(), ErrConflict, was.Reason)
+		}
+		return d.Mine, err
 	case l.Owed() == 0:
 		return nil, fmt.Errorf("dispute lane %s: nothing was promised on it: %w", lane.Short(), ErrNothingOwed)
 	}

@@ -2,6 +2,7 @@ package books
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,23 @@ func (p *party) disputeOf(lane ledger.Lane) (d Dispute) {
 	p.tb.Helper()
 	p.view(func(r *Reader) (err error) { d, err = r.Dispute(lane); return err })
 	return d
+}
+
+// turns checks who is to act, as both sides show it.
+func turns(a, b *party, lane ledger.Lane, mine, theirs string) error {
+	for side, want := range map[*party]string{a: mine, b: theirs} {
+		err := side.View(side.tb.Context(), func(r *Reader) error {
+			v, err := r.ShowDispute(lane)
+			if err == nil && v.Turn != want {
+				err = fmt.Errorf("%q is to act, want %q: %+v", v.Turn, want, v)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // offer proposes a credit note on one side and takes it, and the answer, to the others.
@@ -154,7 +172,9 @@ func TestDisputeEndsByAgreement(t *testing.T) {
 		}
 		p.close(lane, 600)
 		p.offer(from, to, lane, 200)
+		must(t, turns(from, to, lane, "other", "me"))
 		p.offer(to, from, lane, 400)
+		must(t, turns(from, to, lane, "both", "both"))
 		if d := from.disputeOf(lane); d.Agreed != nil {
 			t.Fatalf("agreed on %v, which one side never said", *d.Agreed)
 		}
@@ -171,6 +191,12 @@ func TestDisputeEndsByAgreement(t *testing.T) {
 		p.equal()
 		if a := p.provider.account(ledger.AsProvider, p.renter); a.Owed != 400 || a.DisputedUntil != 0 {
 			t.Fatalf("%+v", a)
+		}
+		for _, side := range []*party{from, to} {
+			err := side.Update(t.Context(), func(tx *Tx) error { _, err := tx.OpenDispute(lane, "it is not over", twoWeeks); return err })
+			if !errors.Is(err, ErrConflict) {
+				t.Fatalf("opened again after both agreed: %v", err)
+			}
 		}
 		p.close(lane, 500)
 		p.close(lane, 100)

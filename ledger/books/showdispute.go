@@ -54,6 +54,13 @@ func (r *Reader) ShowDispute(lane ledger.Lane) (statement.Dispute, error) {
 		return out, corrupt("dispute of lane "+lane.Short(), "%v", err)
 	}
 	out.Reason, out.Opened = record.Reason, when(record.Time)
+	if d.Mine != nil && d.Theirs != nil {
+		theirs, err := voucher.OpenDispute(d.Theirs)
+		if err != nil {
+			return out, corrupt("dispute of lane "+lane.Short(), "%v", err)
+		}
+		out.TheirReason = theirs.Reason
+	}
 	for raw, to := range map[*[]byte]*string{&d.Offer: &out.IOffer, &d.Offered: &out.TheyOffer} {
 		n, err := noteOf(*raw)
 		if err != nil {
@@ -63,5 +70,19 @@ func (r *Reader) ShowDispute(lane ledger.Lane) (statement.Dispute, error) {
 			*to = n.Amount.String()
 		}
 	}
+	out.Turn = turn(out, l)
 	return out, nil
+}
+
+// turn says who can bring an open dispute to its end now.
+func turn(d statement.Dispute, l Lane) string {
+	switch {
+	case d.State != "open" || !l.Closed():
+		return "nobody"
+	case d.IOffer != "" && d.TheyOffer == "":
+		return "other"
+	case d.IOffer == "" && d.TheyOffer != "":
+		return "me"
+	}
+	return "both"
 }

@@ -3,6 +3,7 @@ package local_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/ledger/local"
 	"github.com/gpufair/gpufair/ledger/meter"
+	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/settle"
 	"github.com/gpufair/gpufair/ledger/statement"
 	"github.com/gpufair/gpufair/p2p"
@@ -112,6 +114,9 @@ func TestDisputes(t *testing.T) {
 		t.Errorf("before any: %+v", got)
 	}
 	post(t, d, "/ledger/leases/beef/dispute", `{"reason":"slow"}`, http.StatusNotFound, "beef")
+	if r := ask(t, d, "/ledger/leases/3fa9/dispute"); r.StatusCode != http.StatusNotFound || !strings.Contains(body(t, r), "opens one") {
+		t.Errorf("one that is none: %s", r.Status)
+	}
 	post(t, d, "/ledger/leases/3fa9/dispute", `{}`, http.StatusUnprocessableEntity, "neither a reason nor an amount")
 	post(t, d, "/ledger/leases/3fa9/dispute", `{"amount":"0.00005"}`, http.StatusConflict, "opens one")
 	post(t, d, "/ledger/leases/3fa9/dispute", `{"amount":"much"}`, http.StatusUnprocessableEntity, "much")
@@ -123,6 +128,50 @@ func TestDisputes(t *testing.T) {
 		t.Errorf("open: %+v", got)
 	}
 	post(t, d, "/ledger/leases/3fa9/dispute", `{"amount":"0.00005"}`, http.StatusOK, `"i_offer":"0.00005"`)
+	if got := shown[statement.Dispute](t, d, "/ledger/leases/3fa9/dispute"); got.IOffer != "0.00005" || got.Turn != "other" || got.Reason != "slow" {
+		t.Errorf("one: %+v", got)
+	}
+	post(t, d, "/ledger/leases/3fa9/dispute", `{"reason":"slow"}`, http.StatusOK, `"state":"open"`)
+	post(t, d, "/ledger/leases/3fa9/dispute", `{"reason":"hot"}`, http.StatusConflict, `with the reason \"slow\"`)
+}
+
+// TestSettleWhilePaying: what the owner's program may be paying is not recorded a second time, unless the person insists.
+func TestSettleWhilePaying(t *testing.T) {
+	d, _ := indebted(t, true)
+	provider := identity.AccountID{7}
+	d.Peer = func(context.Context, identity.AccountID) (identity.PeerID, error) { return identity.PeerID{7}, nil }
+	service, err := settle.New(settle.Config{Network: p2ptest.NewNet(t).Join(d.Books.Device()), Protocol: "/gpufair/settle/1", Books: d.Books})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Settle = service
+	err = d.Books.Update(t.Context(), func(tx *books.Tx) error {
+		err := tx.TakeBill(money.Credit, provider, books.Bill{Amount: 100, Method: "bank", Reference: "INV-7"})
+		if err != nil {
+			return err
+		}
+		b, _, err := tx.Bill(ledger.AsRenter, money.Credit, provider)
+		if err != nil {
+			return err
+		}
+		ok, err := tx.PayBill(money.Credit, provider, b.Key)
+		if err == nil && !ok {
+			err = errors.New("not paid")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pay := func(more string) string { return `{"account":"` + provider.String() + `"` + more + `}` }
+	post(t, d, "/settle", pay(`,"reference":"x"`), http.StatusConflict, "INV-7")
+	post(t, d, "/settle", pay(`,"reference":"x","amount":"0.000012"`), http.StatusConflict, "--force")
+	const gone = http.StatusBadGateway // nobody is there to be told
+	for _, fine := range []string{`,"reference":"x","amount":"0.000011"`, `,"reference":"x","amount":"0.000012","force":true`, `,"amount":"0.0001","method":"bank","reference":"INV-7"`} {
+		if got := post(t, d, "/settle", pay(fine), gone, "settle with"); strings.Contains(got, "--force") {
+			t.Errorf("%s: %s", fine, got)
+		}
+	}
 }
 
 // TestNet: without consent nobody is told of a debt, and with it an account whom nobody owes finds no circle.

@@ -27,6 +27,22 @@ func (d Desk) disputes(a huma.API) {
 		err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowDisputes(); return err })
 		return out, fail(err)
 	})
+	huma.Register(a, serve.Op(http.MethodGet, "/ledger/leases/{id}/dispute", "The dispute about a lease"),
+		func(ctx context.Context, in *struct {
+			ID string `path:"id" doc:"id of a lease, or an unambiguous start of it"`
+		},
+		) (*serve.Body[statement.Dispute], error) {
+			lane, err := d.lane(ctx, in.ID)
+			if err != nil {
+				return nil, err
+			}
+			var out statement.Dispute
+			err = d.Books.View(ctx, func(r *books.Reader) (err error) { out, err = r.ShowDispute(lane); return err })
+			if errors.Is(err, books.ErrNoDispute) {
+				return nil, serve.Fail(http.StatusNotFound, err, "`ledger dispute LEASE --reason …` opens one")
+			}
+			return &serve.Body[statement.Dispute]{Body: out}, fail(err)
+		})
 	huma.Register(a, serve.Op(http.MethodPost, "/ledger/leases/{id}/dispute", "Dispute what a lease comes to, or propose an amount to end a dispute"),
 		func(ctx context.Context, in *struct {
 			ID   string `path:"id" doc:"id of a lease, or an unambiguous start of it"`
@@ -71,8 +87,11 @@ func (d Desk) open(ctx context.Context, lane ledger.Lane, in statement.DisputeRe
 		_, err := t.OpenDispute(lane, in.Reason, int64(days)*dayMs)
 		return err
 	})
-	if errors.Is(err, books.ErrNothingOwed) {
+	switch {
+	case errors.Is(err, books.ErrNothingOwed):
 		return serve.Fail(http.StatusConflict, err, "nothing is promised on it yet: stop the lease instead")
+	case errors.Is(err, books.ErrConflict):
+		return serve.Fail(http.StatusConflict, err, "`ledger dispute LEASE` shows it; while it is open, --close --amount proposes an end")
 	}
 	return fail(err)
 }

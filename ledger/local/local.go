@@ -334,6 +334,8 @@ func fail(err error) error {
 		return serve.Fail(http.StatusConflict, err, "run `ledger verify`: it says which entry is wrong")
 	case errors.Is(err, books.ErrDiffer):
 		return serve.Fail(http.StatusConflict, err, "for a payment: `settle refuse` it, and have the other side record it anew, which brings its newest vouchers along")
+	case away(err):
+		return serve.Fail(http.StatusBadGateway, err, "wait until the other side is back: `peers` shows who is connected")
 	case errors.As(err, &paid), errors.Is(err, books.ErrConflict):
 		return serve.Fail(http.StatusConflict, err, "")
 	}

@@ -24,6 +24,11 @@ func (d Desk) settle(ctx context.Context, in statement.SettleRequest) (statement
 	if err != nil {
 		return statement.Settlement{}, err
 	}
+	if !in.Force {
+		if err := d.alone(ctx, p); err != nil {
+			return statement.Settlement{}, err
+		}
+	}
 	id, _, err := d.Settle.Settle(ctx, peer, p)
 	if err != nil && (id.IsZero() || !away(err)) {
 		return statement.Settlement{}, fail(err)
@@ -109,6 +114,29 @@ func (d Desk) amount(ctx context.Context, in statement.SettleRequest, c ledger.C
 			proposed, c.Unit, c.Peer(d.Books.Self()).Short())
 	}
 	return left - proposed, nil
+}
+
+// alone refuses a payment of what the owner's program may be paying at this moment. One under the invoice's own reference is the same payment.
+func (d Desk) alone(ctx context.Context, p books.Payment) error {
+	if d.Role != ledger.AsRenter {
+		return nil
+	}
+	peer, unit := p.Channel.Provider, p.Channel.Unit
+	return d.Books.View(ctx, func(r *books.Reader) error {
+		b, ok, err := r.Bill(d.Role, unit, peer)
+		if err != nil || !ok || b.State != books.BillPaying || b.Method == p.Method && b.Reference == p.Reference {
+			return fail(err)
+		}
+		a, err := r.Account(d.Role, unit, peer)
+		if err != nil {
+			return fail(err)
+		}
+		if owed := ledger.Positive(a.Owed); p.Amount <= owed-min(owed, b.Amount) {
+			return nil
+		}
+		return serve.Fail(http.StatusConflict, fmt.Errorf("settlement.command may be paying the provider's invoice %q of %v %s at this moment: with %v more, more is paid than is owed",
+			b.Reference, b.Amount, unit, p.Amount), "wait: `ledger owed` shows how the invoice stands; --force records this payment besides")
+	})
 }
 
 // bring sends a settlement to the other side.

@@ -87,6 +87,7 @@ type SettleRequest struct {
 	Unit      string `json:"unit,omitempty" doc:"empty: CREDIT"`
 	Method    string `json:"method,omitempty" doc:"how it was paid; empty: manual"`
 	Reference string `json:"reference" doc:"invoice or transfer number"`
+	Force     bool   `json:"force,omitempty" doc:"although an invoice of the same debt is being paid at this moment"`
 }
 
 // Settlement is a payment made outside and who has signed for it.
@@ -102,7 +103,10 @@ type Settlement struct {
 	State     string    `json:"state" enum:"proposed,waiting,signed,refused"`
 	Signed    []string  `json:"signed" doc:"accounts whose signatures it bears"`
 	Why       string    `json:"why,omitempty" doc:"of a refusal"`
+	RefusedBy string    `json:"refused_by,omitempty" enum:"me,other" doc:"who said no; of a proposal of mine, me: it was dropped"`
 	Overdue   bool      `json:"overdue,omitempty" doc:"one side signed it over 7 days ago, and the other has not answered"`
+	// Undelivered is known of what was never sent; the answer to what was just said tells it of that.
+	Undelivered bool `json:"undelivered,omitempty" doc:"the other side was not reached: it is told when it connects"`
 }
 
 // Settlements is the answer to GET /settlements.

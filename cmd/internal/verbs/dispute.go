@@ -18,18 +18,20 @@ func (d *Daemon) ledgerDispute() *cobra.Command {
 	var end bool
 	c := &cobra.Command{
 		Use: "dispute [LEASE]", Short: "disagree with what a lease comes to, or agree on less", Args: cobra.MaximumNArgs(1),
-		Long: "Without a LEASE it lists the disputes. With --reason it opens one: the lease ends, no voucher raises it any more, and the two of you\n" +
+		Long: "Without a LEASE it lists the disputes, with one it shows how that stands. With --reason it opens one: the lease ends, no voucher raises it any more, and the two of you\n" +
 			"agree on nothing new, until you agree on an amount (both give the same one with --close --amount), or until its days are over: then\n" +
 			"what both signed stands. The other side gets your signed record with the newest voucher and receipt, at once or when it is back.\n" +
 			"`ledger proof LEASE` then holds the records of the dispute, too.",
-		Example: fmt.Sprintf("  %s ledger dispute\n  %s ledger dispute 3fa9 --reason 'the card was throttled'\n  %s ledger dispute 3fa9 --close --amount 1.25",
-			d.Name, d.Name, d.Name),
+		Example: fmt.Sprintf("  %s ledger dispute\n  %s ledger dispute 3fa9\n  %s ledger dispute 3fa9 --reason 'the card was throttled'\n  %s ledger dispute 3fa9 --close --amount 1.25",
+			d.Name, d.Name, d.Name, d.Name),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 && (end || req != statement.DisputeRequest{}):
 				return cli.Usagef("name the lease, as `ledger statement` takes it", "the flags are about one lease, and none is given")
 			case len(args) == 0:
 				return d.listDisputes(cmd)
+			case !end && req == statement.DisputeRequest{}:
+				return d.showDispute(cmd, args[0])
 			case end && (req.Amount == "" || req.Reason != ""):
 				return cli.Usagef("say what the lease comes to: --close --amount 1.25", "--close wants an --amount, and no --reason")
 			case !end && (req.Reason == "" || req.Amount != ""):
@@ -72,6 +74,34 @@ func (d *Daemon) listDisputes(cmd *cobra.Command) error {
 	return tab.Print()
 }
 
+func (d *Daemon) showDispute(cmd *cobra.Command, lease string) error {
+	v, err := get[statement.Dispute](cmd.Context(), d, "show the dispute about lease "+short(lease), "/ledger/leases/"+url.PathEscape(lease)+"/dispute")
+	if err != nil {
+		return err
+	}
+	return d.printDispute(v, time.Now())
+}
+
+// turn says who must act, and how.
+func (d *Daemon) turn(v statement.Dispute) string {
+	lease := short(v.Lease)
+	switch v.Turn {
+	case "me":
+		return fmt.Sprintf("you: `%s ledger dispute %s --close --amount %s` agrees; another amount is your own proposal", d.Name, lease, v.TheyOffer)
+	case "other":
+		return fmt.Sprintf("the other side: it agrees to %s %s, or proposes its own", v.IOffer, v.Unit)
+	case "both":
+		if v.TheyOffer != "" {
+			return fmt.Sprintf("either of you: `%s ledger dispute %s --close --amount %s` agrees to theirs", d.Name, lease, v.TheyOffer)
+		}
+		return fmt.Sprintf("either of you: `%s ledger dispute %s --close --amount …` proposes what it comes to", d.Name, lease)
+	}
+	if v.State == "open" {
+		return "nobody yet: the lease is being ended"
+	}
+	return "nobody: it is done"
+}
+
 func (d *Daemon) printDispute(v statement.Dispute, now time.Time) error {
 	if d.JSON {
 		return d.PrintJSON(v)
@@ -87,7 +117,11 @@ func (d *Daemon) printDispute(v statement.Dispute, now time.Time) error {
 	if !v.Told {
 		told = "not yet: it goes out when the other side is back"
 	}
-	return d.Pairs([2]string{"lease", v.Lease}, [2]string{"with", v.Account + " (I am the " + v.Role + ")"}, [2]string{"opened by", v.By},
-		[2]string{"reason", cli.Clean(v.Reason)}, [2]string{"state", state}, [2]string{"amount", v.Amount + " " + v.Unit},
-		[2]string{"I offer", orDash(v.IOffer)}, [2]string{"they offer", orDash(v.TheyOffer)}, [2]string{"told", told})
+	pairs := [][2]string{{"lease", v.Lease}, {"with", v.Account + " (I am the " + v.Role + ")"}, {"opened by", v.By}, {"opened", d.Time(v.Opened, now)}, {"reason", cli.Clean(v.Reason)}}
+	if v.TheirReason != "" {
+		pairs = append(pairs, [2]string{"their reason", cli.Clean(v.TheirReason)})
+	}
+	return d.Pairs(append(pairs, [][2]string{
+		{"state", state}, {"amount", v.Amount + " " + v.Unit}, {"I offer", orDash(v.IOffer)}, {"they offer", orDash(v.TheyOffer)}, {"who acts", d.turn(v)}, {"told", told},
+	}...)...)
 }

@@ -96,10 +96,38 @@ func TestProofOfAnAccount(t *testing.T) {
 	}
 }
 
+// TestDisputeShows how one dispute stands, and who must act.
+func TestDisputeShows(t *testing.T) {
+	v := statement.Dispute{
+		Lease: "3fa9", Account: "gfowner", Role: "renter", Unit: "CREDIT", By: "both", Reason: "too slow\x1b[2J", TheirReason: "it was not", State: "open", Amount: "3",
+		TheyOffer: "2", Turn: "me", Until: time.Now().Add(time.Hour),
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/ledger/leases/3fa9/dispute", func(w http.ResponseWriter, r *http.Request) { answer(v)(w, r) })
+	code, out, _ := verb(t, mux, "ledger", "dispute", "3fa9")
+	for _, want := range []string{"too slow", "it was not", "then 3 CREDIT stand", "--close --amount 2` agrees", "who acts"} {
+		if code != cli.ExitOK || !strings.Contains(out, want) || strings.Contains(out, "\x1b") {
+			t.Errorf("no %q: %d\n%s", want, code, out)
+		}
+	}
+	if code, out, _ = verb(t, mux, "ledger", "dispute", "3fa9", "--json"); code != cli.ExitOK || !strings.Contains(out, `"turn":"me"`) {
+		t.Errorf("%d: %s", code, out)
+	}
+	for turn, want := range map[string]string{"other": "the other side", "both": "either of you", "nobody": "nobody yet"} {
+		v.Turn = turn
+		if _, out, _ := verb(t, mux, "ledger", "dispute", "3fa9"); !strings.Contains(out, want) {
+			t.Errorf("%s: no %q:\n%s", turn, want, out)
+		}
+	}
+	if code, _, _ := verb(t, mux, "ledger", "dispute", "beef"); code != cli.ExitNotFound {
+		t.Errorf("of another lease: %d", code)
+	}
+}
+
 // TestDisputeUsage asks for nothing that the words do not say.
 func TestDisputeUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"3fa9"},
+		{"3fa9", "--days", "3"},
 		{"3fa9", "--amount", "1"},
 		{"3fa9", "--close"},
 		{"3fa9", "--close", "--amount", "1", "--reason", "x"},

@@ -36,6 +36,7 @@ func (d *Daemon) Settle() *cobra.Command {
 	c.Flags().StringVar(&req.Reference, "reference", "", "invoice or transfer number; the same payment counts once by it")
 	c.Flags().StringVar(&req.Method, "method", "", "how it was paid (default manual)")
 	c.Flags().StringVar(&req.Unit, "unit", "", "unit of the amount (default that of the settings)")
+	c.Flags().BoolVar(&req.Force, "force", false, "although settlement.command may be paying an invoice of the same debt")
 	c.AddCommand(d.settleList(), d.settleDecide("accept", "sign the other side's proposal: the money has come in"),
 		d.settleDecide("refuse", "refuse the other side's proposal"), d.settleDecide("send", "ask the other side again"), d.settleProof())
 	return c
