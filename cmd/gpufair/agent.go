@@ -89,7 +89,7 @@ func (a *app) serve(ctx context.Context, s settings) error {
 	}
 	operations(base.Server.API(), base, agent, stop)
 	log.Info("agent runs", "account", base.Device.Account(), "socket", base.Socket)
-	err = base.Run(ctx, wire.Part{Name: "jobs", Run: agent.Run}, base.Claiming(agent.PeerOf), base.Paying(agent.PeerOf))
+	err = base.Run(ctx, wire.Part{Name: "jobs", Run: agent.Run}, base.Claiming(), base.Paying())
 	log.Info("agent stops", "err", err)
 	return errors.Join(err, agent.Close(), base.Close())
 }

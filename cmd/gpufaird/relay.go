@@ -11,7 +11,6 @@ import (
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/cmd/internal/wire"
 	"github.com/gpufair/gpufair/ledger"
-	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/libp2p"
 )
 
@@ -93,9 +92,7 @@ func relay(ctx context.Context, p *cli.Program) error {
 	if err != nil {
 		return err
 	}
-	b.Register(wire.Agent{PeerOf: func(context.Context, identity.AccountID) (identity.PeerID, error) {
-		return identity.PeerID{}, errors.New("a relay deals with nobody")
-	}})
+	b.Register(wire.Agent{})
 	ready := func(ctx context.Context) error {
 		if err := cli.Ready("relaying"); err != nil {
 			log.Warn("systemd not told", "err", err)

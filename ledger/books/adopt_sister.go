@@ -185,8 +185,8 @@ func (r *Reader) Skipped() (map[identity.PeerID]int, error) {
 	return out, err
 }
 
-// SkippedAt is the device of a counterparty that gave back a lane which stayed out, zero if none did: it may be all that is known of the account.
-func (r *Reader) SkippedAt(peer identity.AccountID) (at identity.PeerID, err error) {
+// skippedAt is the device of a counterparty that gave back a lane which stayed out, zero if none did: it may be all that is known of the account.
+func (r *Reader) skippedAt(peer identity.AccountID) (at identity.PeerID, err error) {
 	err = r.eachSkipped(func(_ identity.PeerID, v skipped) error {
 		if v.Peer == peer {
 			at = v.At

@@ -239,7 +239,7 @@ func (t *Tx) NotReached(a identity.AccountID, why string) error {
 }
 
 // Answered ends the wait for an account: device told everything that it has. Lanes whose newest receipt is by another device of the account
-// stay unsure, and the account with them, until that one has answered.
+// stay unsure, and the account with them, until that one has answered; unless the account has let that one go, which signs nothing any more.
 func (t *Tx) Answered(a identity.AccountID, device identity.PeerID) error {
 	left := 0
 	err := t.eachUnsure(a, func(l Lane) error {
@@ -248,8 +248,10 @@ func (t *Tx) Answered(a identity.AccountID, device identity.PeerID) error {
 			return err
 		}
 		if !with.IsZero() && with != device {
-			left++
-			return nil
+			if gone, err := t.LetGo(a, with); err != nil || !gone {
+				left++
+				return err
+			}
 		}
 		return t.own.Delete(unsureKey(l.Lane))
 	})
@@ -280,11 +282,6 @@ func (t *Tx) Forget(a identity.AccountID) error {
 func CountPending(t *kv.Txn) (int, error) {
 	list, err := (&Reader{txn: t, own: t.Of(kv.Books)}).ToAsk()
 	return len(list), err
-}
-
-// LastDevice is the device of an account with which the newest lane was dealt, zero if none is known.
-func (r *Reader) LastDevice(a identity.AccountID) (identity.PeerID, error) {
-	return r.lastDevice(a, func(Lane) bool { return true })
 }
 
 // lastDevice is the device of an account with which the newest lane of some was dealt, zero if none is known.

@@ -78,7 +78,11 @@ func (s *Service) apply(t *books.Tx, a Ask, out *Answer) error {
 		}
 	}
 	if len(a.Proposal) > 0 || len(a.Counter) > 0 {
-		if _, _, err := t.KeepDelegation(a.Delegation); err != nil {
+		_, _, err := t.KeepDelegation(a.Delegation)
+		if err == nil {
+			err = t.HeardFrom(a.Delegation)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -132,7 +136,7 @@ func (s *Service) propose(t *books.Tx, a Ask, out *Answer) error {
 		return err
 	}
 	if v.State == books.Waiting && decision == Refuse {
-		if err := t.Refuse(id, "refused by its rules"); err != nil {
+		if err := t.Refuse(id, "by its rules"); err != nil {
 			return err
 		}
 		if v, err = t.Settlement(id); err != nil {
@@ -157,7 +161,7 @@ func (s *Service) refused(t *books.Tx, a Ask, out *Answer) error {
 		return books.ErrRole
 	}
 	out.State = books.Refused
-	return t.Refuse(a.Refused.ID, a.Refused.Why)
+	return t.Refused(a.Refused.ID, a.Refused.Why)
 }
 
 // addNewest adds the renter's newest vouchers from Skip on.

@@ -95,7 +95,11 @@ func (c *Claims) Handler() p2p.Handler {
 		}
 		out := Reply{Delegation: c.c.Books.Device().Delegation()}
 		err := c.c.Books.Update(ctx, func(t *books.Tx) error {
-			if _, _, err := t.KeepDelegation(m.Delegation); err != nil {
+			_, _, err := t.KeepDelegation(m.Delegation)
+			if err == nil {
+				err = t.HeardFrom(m.Delegation)
+			}
+			if err != nil {
 				return err
 			}
 			return c.take(t, m, &out)

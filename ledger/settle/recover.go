@@ -126,7 +126,24 @@ func (r *Recovery) answer(ctx context.Context, from identity.PeerID, a RecoverAs
 	if err == nil {
 		err = r.attach(ctx, out.Lanes)
 	}
+	if err == nil && len(a.Place) == 0 {
+		err = r.heard(ctx, a.Delegation)
+	}
 	return out, err
+}
+
+// heard notes where an account is found: who asks for what it lost may be on another PC than before.
+func (r *Recovery) heard(ctx context.Context, delegation []byte) error {
+	news := false
+	err := r.c.Books.View(ctx, func(b *books.Reader) (err error) { news, err = b.Heard(delegation); return err })
+	if err != nil || !news {
+		return err
+	}
+	err = r.c.Books.Update(ctx, func(t *books.Tx) error { return t.HeardFrom(delegation) })
+	if errors.Is(err, books.ErrReadOnly) {
+		return nil // a ledger that is being recovered itself
+	}
+	return err
 }
 
 // attach puts the records of another wing beside the lanes that they are about.

@@ -23,6 +23,6 @@ func (b *Base) openClaims() (err error) {
 }
 
 // Claiming is the part that reminds those who owe this account of what is due, and brings disputes to the other side.
-func (b *Base) Claiming(peerOf settle.PeerOf) Part {
-	return Part{Name: "claims", Run: func(ctx context.Context) error { return b.Claims.Run(ctx, peerOf) }}
+func (b *Base) Claiming() Part {
+	return Part{Name: "claims", Run: func(ctx context.Context) error { return b.Claims.Run(ctx, b.deviceOf) }}
 }

@@ -89,8 +89,8 @@ func (b *Base) openBilling() (err error) {
 }
 
 // Paying is the part that drives the owner's program, and asks again for signatures that are missing.
-func (b *Base) Paying(peerOf settle.PeerOf) Part {
-	return Part{Name: "payments", Run: func(ctx context.Context) error { return b.Billing.Run(ctx, peerOf) }}
+func (b *Base) Paying() Part {
+	return Part{Name: "payments", Run: func(ctx context.Context) error { return b.Billing.Run(ctx, b.deviceOf) }}
 }
 
 // maxWarnings of one kind are told at a glance; `ledger owed` and `settle list` have all.

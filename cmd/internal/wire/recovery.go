@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
@@ -48,7 +49,7 @@ const maxKeep = 3660
 func (b *Base) openRecovery() (err error) {
 	protocol, first := p2p.ProtocolVersion(b.name, work.ProtoRecover, 2), p2p.ProtocolID(b.name, work.ProtoRecover)
 	b.recovery, err = settle.NewRecovery(settle.RecoveryConfig{
-		Network: b.Network, Protocol: protocol, First: first, Books: b.Books, Peer: b.lastDevice, Log: b.Log.With("part", "recovery"),
+		Network: b.Network, Protocol: protocol, First: first, Books: b.Books, Peer: b.deviceOf, Log: b.Log.With("part", "recovery"),
 		Records: b.given, Terms: terms.Read,
 	})
 	if err != nil {
@@ -76,23 +77,34 @@ func (b *Base) recordsOf(ctx context.Context, lane ledger.Lane) (all []proof.Att
 	return all, err
 }
 
-// lastDevice finds where an account was dealt with last: by the agent's records, or by the ledger's own where those know nothing.
-func (b *Base) lastDevice(ctx context.Context, account identity.AccountID) (peer identity.PeerID, err error) {
-	if b.peerOf != nil {
-		if peer, err := b.peerOf(ctx, account); err == nil && !peer.IsZero() {
-			return peer, nil
+// deviceOf finds the device on which an account is to be reached: where it was dealt with last by the agent's records, or what the ledger
+// knows besides, after a restore or when the account has another PC. One that is connected now goes first, and none that the account let go.
+func (b *Base) deviceOf(ctx context.Context, account identity.AccountID) (identity.PeerID, error) {
+	var may []identity.PeerID
+	err := b.Books.View(ctx, func(r *books.Reader) (err error) {
+		if may, err = r.DevicesOf(account); err != nil || b.peerOf == nil {
+			return err
 		}
-	}
-	err = b.Books.View(ctx, func(r *books.Reader) (err error) {
-		if peer, err = r.LastDevice(account); err == nil && peer.IsZero() {
-			peer, err = r.SkippedAt(account)
+		if last, err := b.peerOf(ctx, account); err == nil && !last.IsZero() {
+			if gone, err := r.LetGo(account, last); err != nil || gone {
+				return err
+			}
+			may = slices.Insert(may, 0, last)
 		}
-		return err
+		return nil
 	})
-	if err == nil && peer.IsZero() {
-		err = fmt.Errorf("account %s: no device of it is known; it is asked when it connects", account.Short())
+	if err != nil {
+		return identity.PeerID{}, err
 	}
-	return peer, err
+	if len(may) == 0 {
+		return identity.PeerID{}, fmt.Errorf("account %s: no device of it is known: it never dealt with this account, or has let its devices go; it is asked when it connects", account.Short())
+	}
+	for _, p := range b.Network.Peers() {
+		if slices.Contains(may, p.Peer) {
+			return p.Peer, nil
+		}
+	}
+	return may[0], nil
 }
 
 // daily makes the daily backups.

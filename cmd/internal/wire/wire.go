@@ -259,7 +259,7 @@ func (b *Base) openServer(context.Context) error {
 
 // Agent is what a daemon adds to the base.
 type Agent struct {
-	// PeerOf finds the device on which an account was last dealt with, for settlements.
+	// PeerOf finds the device on which an account was last dealt with, for settlements; nil: the ledger alone knows.
 	PeerOf func(ctx context.Context, account identity.AccountID) (identity.PeerID, error)
 	// Records gives the agent's own signed records of a lane, for proofs; may be nil.
 	Records func(ctx context.Context, lane ledger.Lane) ([]proof.Attachment, error)
@@ -278,7 +278,7 @@ func (b *Base) Operations(to huma.API, a Agent) {
 	b.peerOf, b.records = a.PeerOf, a.Records
 	serve.Meet(to, meeting{b, a.Checks})
 	ledgerlocal.Register(to, ledgerlocal.Desk{
-		Books: b.Books, Settle: b.Settle, Claims: b.Claims, Billing: b.Billing, DisputeDays: b.Ledger.DisputeDays, Net: b.Net, Recovery: b.recovery, Unit: b.Unit, Role: b.Role, Peer: a.PeerOf, Lanes: b.lanes, Records: b.recordsOf, Evidence: interval, Origin: a.Origin,
+		Books: b.Books, Settle: b.Settle, Claims: b.Claims, Billing: b.Billing, DisputeDays: b.Ledger.DisputeDays, Net: b.Net, Recovery: b.recovery, Unit: b.Unit, Role: b.Role, Peer: b.deviceOf, Lanes: b.lanes, Records: b.recordsOf, Evidence: interval, Origin: a.Origin,
 	})
 }
 
