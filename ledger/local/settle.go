@@ -51,8 +51,12 @@ func (d Desk) payment(ctx context.Context, in statement.SettleRequest) (books.Pa
 		return bad(err)
 	}
 	unit := d.unit(in.Unit)
+	role, err := d.side(ctx, in.PaidBy, account, unit)
+	if err != nil {
+		return bad(err)
+	}
 	c := ledger.Channel{Renter: d.Books.Self(), Provider: account, Unit: unit}
-	if d.Role == ledger.AsProvider {
+	if role == ledger.AsProvider {
 		c.Renter, c.Provider = account, d.Books.Self()
 	}
 	if err := c.Validate(); err != nil {
@@ -73,6 +77,36 @@ func (d Desk) payment(ctx context.Context, in statement.SettleRequest) (books.Pa
 	return books.Payment{Channel: c, Amount: amount, Method: method, Reference: in.Reference}, peer, nil
 }
 
+// side is this account's side of the channel in which a payment was made: as the request says who paid, or the usual one, unless all dealings
+// with the account, or all that is owed, are on the other: a provider may have taken over what a lost PC of its account had rented.
+func (d Desk) side(ctx context.Context, paidBy string, account identity.AccountID, unit money.Unit) (role ledger.Role, err error) {
+	switch paidBy {
+	case "me":
+		return ledger.AsRenter, nil
+	case "them":
+		return ledger.AsProvider, nil
+	case "":
+	default:
+		return 0, fmt.Errorf("paid by %q: want me or them", paidBy)
+	}
+	other := ledger.AsRenter
+	if d.Role == ledger.AsRenter {
+		other = ledger.AsProvider
+	}
+	var usual, there books.Account
+	err = d.Books.View(ctx, func(r *books.Reader) (err error) {
+		if usual, err = r.Account(d.Role, unit, account); err == nil {
+			there, err = r.Account(other, unit, account)
+		}
+		return err
+	})
+	never := usual.Lanes == 0 && usual.Owed == 0 && usual.Settled == 0
+	if there.Lanes > 0 && (never || usual.Owed <= 0 && there.Owed > 0) {
+		return other, err
+	}
+	return d.Role, err
+}
+
 // amount reads how much, or takes what is owed on the channel less what this account's proposals there, that the other side did not
 // answer yet, come to: those pay for it already. A proposal with the request's own reference is the same payment, not another.
 func (d Desk) amount(ctx context.Context, in statement.SettleRequest, c ledger.Channel) (money.Micro, error) {
@@ -86,11 +120,12 @@ func (d Desk) amount(ctx context.Context, in statement.SettleRequest, c ledger.C
 	var owed int64
 	var proposed money.Micro
 	err := d.Books.View(ctx, func(r *books.Reader) error {
-		a, err := r.Account(d.Role, c.Unit, c.Peer(d.Books.Self()))
+		role := c.RoleOf(d.Books.Self())
+		a, err := r.Account(role, c.Unit, c.Peer(d.Books.Self()))
 		if err != nil {
 			return err
 		}
-		aside, err := r.Aside(d.Role, c.Unit, c.Peer(d.Books.Self()))
+		aside, err := r.Aside(role, c.Unit, c.Peer(d.Books.Self()))
 		if err != nil {
 			return err
 		}

@@ -87,6 +87,7 @@ type SettleRequest struct {
 	Unit      string `json:"unit,omitempty" doc:"empty: CREDIT"`
 	Method    string `json:"method,omitempty" doc:"how it was paid; empty: manual"`
 	Reference string `json:"reference" doc:"invoice or transfer number"`
+	PaidBy    string `json:"paid_by,omitempty" enum:"me,them" doc:"who paid; empty: whoever rents, by the dealings with that account"`
 	Force     bool   `json:"force,omitempty" doc:"although an invoice of the same debt is being paid at this moment"`
 }
 

@@ -21,7 +21,8 @@ func (d *Daemon) Settle() *cobra.Command {
 		Use: "settle ACCOUNT", Short: "record a payment that was made outside, for both to sign", Args: exactly("an account", 1),
 		Long: "gpufair moves no money. You pay or get paid as both agreed, and record it here: it counts once both sides have signed. What takes a\n" +
 			"debt off you is signed by itself; whether money has come in is yours to say (`settle accept`), or your program's: `settlement.command` in\n" +
-			"the settings names one that makes invoices and checks payments, or pays them (docs/settlement.md).",
+			"the settings names one that makes invoices and checks payments, or pays them (docs/settlement.md). Who paid is who rented from the other;\n" +
+			"where both rented, `--paid-by` says it.",
 		Example: fmt.Sprintf("  %s settle gf… --amount 3.5 --reference 2026-117\n  %s settle list\n  %s settle accept ID\n  %s settle proof ID", d.Name, d.Name, d.Name, d.Name),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Account = args[0]
@@ -36,6 +37,7 @@ func (d *Daemon) Settle() *cobra.Command {
 	c.Flags().StringVar(&req.Reference, "reference", "", "invoice or transfer number; the same payment counts once by it")
 	c.Flags().StringVar(&req.Method, "method", "", "how it was paid (default manual)")
 	c.Flags().StringVar(&req.Unit, "unit", "", "unit of the amount (default that of the settings)")
+	c.Flags().StringVar(&req.PaidBy, "paid-by", "", "me or them; empty: whoever rented from the other")
 	c.Flags().BoolVar(&req.Force, "force", false, "although settlement.command may be paying an invoice of the same debt")
 	c.AddCommand(d.settleList(), d.settleDecide("accept", "sign the other side's proposal: the money has come in"),
 		d.settleDecide("refuse", "refuse the other side's proposal"), d.settleDecide("send", "ask the other side again"), d.settleProof())
@@ -147,7 +149,11 @@ func (d *Daemon) printPayment(v statement.PaymentProof) error {
 	if v.Result == proof.OK {
 		colour = cli.Good
 	}
-	pairs := [][2]string{{"result", d.Paint(colour, v.Result)}}
+	result := d.Paint(colour, v.Result)
+	if v.Result == proof.OK && len(v.Signed) == 1 {
+		result = d.Paint(cli.Warn, "ok, but only one side has signed: it shows what that side says, and not that the other agrees")
+	}
+	pairs := [][2]string{{"result", result}}
 	if v.Record != "" {
 		pairs = append(pairs, [2]string{"wrong", cli.Clean(v.Record)}, [2]string{"why", cli.Clean(v.Detail)})
 	}
