@@ -104,7 +104,7 @@ func TestSealedAuction(t *testing.T) {
 	}
 	var entry book.Entry
 	for _, b := range bidders {
-		until(t, "the offer", time.Minute, func() (ok bool) {
+		until(t, "the offer", patience, func() (ok bool) {
 			entry, ok = b.base.Board.Book().Get(o.base.Device.Peer(), time.Now())
 			return ok
 		})

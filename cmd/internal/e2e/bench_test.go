@@ -14,7 +14,7 @@ import (
 // waitFree waits until the device can be bought again.
 func (o *owner) waitFree() {
 	o.t.Helper()
-	until(o.t, "the device to be free and on offer", 60*time.Second, func() bool { return o.free() && o.offering() })
+	until(o.t, "the device to be free and on offer", patience, func() bool { return o.free() && o.offering() })
 }
 
 // metric reports the median of what was measured in each turn, in milliseconds, in place of the time of a turn.
@@ -64,7 +64,7 @@ func BenchmarkOwnerBack(b *testing.B) {
 		o.waitFree()
 		r.sees(1)
 		id, _ := r.background(r.order(m, "deaf"))
-		until(b, "the job to be deaf", 60*time.Second, func() bool { out, _ := r.output(id); return strings.Contains(out, "ready") })
+		until(b, "the job to be deaf", patience, func() bool { out, _ := r.output(id); return strings.Contains(out, "ready") })
 		began := time.Now()
 		if err := o.agent.Pause(b.Context(), 0); err != nil {
 			b.Fatal(err)
@@ -76,7 +76,7 @@ func BenchmarkOwnerBack(b *testing.B) {
 		if err := o.agent.Resume(b.Context()); err != nil {
 			b.Fatal(err)
 		}
-		r.ends(id, 60*time.Second)
+		r.ends(id, patience)
 	}
 	metric(b, turns, "ms/free")
 }

@@ -113,16 +113,16 @@ func TestProviderDies(t *testing.T) {
 	r.sees(1)
 	req := r.order(m, "copy", "/etc/passwd", "/out/a", "300s")
 	id, _ := r.background(req)
-	until(t, "output and a snapshot of the results", 60*time.Second, func() bool {
+	until(t, "output and a snapshot of the results", patience, func() bool {
 		out, _ := r.output(id)
 		left, err := filepath.Glob(filepath.Join(r.dir, "agent", "results", id.String(), "whole", "*"))
 		return err == nil && len(left) > 1 && strings.Contains(out, "copied")
 	})
 	o.stop()
 	died := time.Now()
-	until(t, "suspicion", 60*time.Second, func() bool { return r.job(id).Suspected })
-	job := r.ends(id, 60*time.Second)
-	until(t, "the job to be over", 60*time.Second, func() bool { return r.agent.Live() == 0 })
+	until(t, "suspicion", patience, func() bool { return r.job(id).Suspected })
+	job := r.ends(id, patience)
+	until(t, "the job to be over", patience, func() bool { return r.agent.Live() == 0 })
 	job = r.job(id)
 	if job.Reason != "provider_gone" || job.Results != "partial" || job.EndedAt.Sub(died) > r.give+60*time.Second {
 		t.Fatalf("ended with %q (%s), results %s", job.Reason, job.Detail, job.Results)
@@ -140,7 +140,7 @@ func TestProviderDies(t *testing.T) {
 	r.start()
 	o.start()
 	r.meet(o.party)
-	until(t, "release and voucher to arrive", 60*time.Second, func() bool {
+	until(t, "release and voucher to arrive", patience, func() bool {
 		theirs, mine := statementOf(t, o.base.Books, id), statementOf(t, r.base.Books, id)
 		return theirs.Amount == mine.Amount && theirs.Voucher == mine.Voucher && o.agent.Devices()[0].State == "free"
 	})
@@ -172,7 +172,7 @@ func TestReleaseBeforeItRuns(t *testing.T) {
 		if err != nil || !released {
 			t.Fatalf("released %v, %v", released, err)
 		}
-		until(t, "the device to be free again", 60*time.Second, func() bool { return o.agent.Devices()[0].State == "free" })
+		until(t, "the device to be free again", patience, func() bool { return o.agent.Devices()[0].State == "free" })
 	}
 	for _, b := range []*books.Books{r.base.Books, o.base.Books} {
 		err := b.View(context.Background(), func(x *books.Reader) error {

@@ -48,7 +48,7 @@ func (r *tenant) submit(req api.RunRequest) (seen, error) {
 // sees waits until the renter's book has n offers.
 func (r *tenant) sees(n int) {
 	r.t.Helper()
-	until(r.t, "offers in the renter's book", 60*time.Second, func() bool {
+	until(r.t, "offers in the renter's book", patience, func() bool {
 		found, err := r.agent.Search(context.Background(), api.SearchRequest{Query: "kind=cpu"})
 		return err == nil && len(found.Offers) == n
 	})
@@ -140,7 +140,7 @@ func TestJourney(t *testing.T) {
 	if stmt.Amount != job.Cost || job.Seconds < 11 || job.Seconds > 30 {
 		t.Fatalf("cost %s for %.1f s, statement %s", job.Cost, job.Seconds, stmt.Amount)
 	}
-	until(t, "the provider to wipe the lease", 60*time.Second, func() bool {
+	until(t, "the provider to wipe the lease", patience, func() bool {
 		l, err := o.agent.FindLease(context.Background(), s.id.String())
 		return err == nil && l.Wiped
 	})
@@ -272,7 +272,7 @@ func (r *tenant) background(req api.RunRequest) (id market.LeaseID, done <-chan 
 	case id = <-running:
 	case s := <-ended:
 		r.t.Fatalf("the job ended before it ran: %+v", s.last)
-	case <-time.After(60 * time.Second):
+	case <-time.After(patience):
 		r.t.Fatal("the job does not run")
 	}
 	return id, ended
@@ -313,15 +313,15 @@ func TestStopAndSignal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r.sees(1) // the device is free again
 			id, _ := r.background(r.order(m, "trap"))
-			until(t, "the job's first line", 60*time.Second, func() bool { out, _ := r.output(id); return strings.Contains(out, "ready") })
+			until(t, "the job's first line", patience, func() bool { out, _ := r.output(id); return strings.Contains(out, "ready") })
 			if err := r.agent.Signal(t.Context(), id, c.req); err != nil {
 				t.Fatal(err)
 			}
-			job := r.ends(id, 60*time.Second)
+			job := r.ends(id, patience)
 			if job.Reason != c.reason || (c.exit >= 0 && (job.Exit == nil || job.Exit.Code != c.exit)) {
 				t.Fatalf("ended with %q, exit %+v", job.Reason, job.Exit)
 			}
-			until(t, "the device to be free again", 60*time.Second, func() bool { return o.agent.Devices()[0].State == "free" })
+			until(t, "the device to be free again", patience, func() bool { return o.agent.Devices()[0].State == "free" })
 			sameMoney(t, o, r, id)
 		})
 	}
@@ -336,11 +336,11 @@ func TestOwnerFirst(t *testing.T) {
 	r.meet(o.party)
 	r.sees(1)
 	id, _ := r.background(r.order(m, "sleep"))
-	until(t, "a voucher", 60*time.Second, func() bool { return r.job(id).Cost != "0" })
+	until(t, "a voucher", patience, func() bool { return r.job(id).Cost != "0" })
 	if err := o.agent.Pause(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	job := r.ends(id, 60*time.Second)
+	job := r.ends(id, patience)
 	if job.Reason != "owner_reclaimed" || job.Cost != "0" {
 		t.Fatalf("ended with %q at %s: the first minute should be free", job.Reason, job.Cost)
 	}
@@ -367,11 +367,11 @@ func TestRestarts(t *testing.T) {
 	o.stop()
 	o.start()
 	r.meet(o.party)
-	until(t, "the lease to be adopted", 60*time.Second, func() bool { return r.job(id).State == "running" && !r.job(id).Suspected })
+	until(t, "the lease to be adopted", patience, func() bool { return r.job(id).State == "running" && !r.job(id).Suspected })
 	r.stop()
 	r.start()
 	r.meet(o.party)
-	job := r.ends(id, 60*time.Second)
+	job := r.ends(id, patience)
 	if job.Reason != "completed" || job.Exit == nil || job.Exit.Code != 0 || job.Results != "complete" {
 		t.Fatalf("ended with %q (%s), exit %+v, results %s", job.Reason, job.Detail, job.Exit, job.Results)
 	}
@@ -435,7 +435,7 @@ func TestCredit(t *testing.T) {
 	other.meet(o.party)
 	r.sees(1)
 	id, _ := r.background(r.order(m, "sleep"))
-	job := r.ends(id, 60*time.Second)
+	job := r.ends(id, patience)
 	if job.Reason != "credit_over" {
 		t.Fatalf("ended with %q (%s)", job.Reason, job.Detail)
 	}

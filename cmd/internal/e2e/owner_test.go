@@ -41,17 +41,17 @@ func (o *owner) offering() bool { return len(o.agent.Offers().Lots) > 0 }
 func TestPauseIsFastAndEnds(t *testing.T) {
 	t.Parallel()
 	_, o, r, id := leased(t, "deaf")
-	until(t, "the job to be deaf", 60*time.Second, func() bool { out, _ := r.output(id); return strings.Contains(out, "ready") })
+	until(t, "the job to be deaf", patience, func() bool { out, _ := r.output(id); return strings.Contains(out, "ready") })
 	began := time.Now()
 	if err := o.agent.Pause(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the device to be free", 60*time.Second, o.free)
+	until(t, "the device to be free", patience, o.free)
 	t.Logf("free after %v", time.Since(began).Round(time.Millisecond))
 	if o.offering() {
 		t.Error("a paused owner offers")
 	}
-	if job := r.ends(id, 60*time.Second); job.Reason != "owner_reclaimed" {
+	if job := r.ends(id, patience); job.Reason != "owner_reclaimed" {
 		t.Errorf("ended with %q", job.Reason)
 	}
 	const pause = 2 * time.Second
@@ -59,7 +59,7 @@ func TestPauseIsFastAndEnds(t *testing.T) {
 	if err := o.agent.Pause(t.Context(), pause); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the offer to come back", 60*time.Second, o.offering)
+	until(t, "the offer to come back", patience, o.offering)
 	if early := pause - time.Since(began); early > 0 {
 		t.Errorf("back %v early", early)
 	}
@@ -71,14 +71,14 @@ func TestContainerdGone(t *testing.T) {
 	t.Parallel()
 	m, o, r, id := leased(t, "sleep")
 	m.containerd.Kill()
-	until(t, "the offer to go", 60*time.Second, func() bool { return !o.offering() })
+	until(t, "the offer to go", patience, func() bool { return !o.offering() })
 	if l, err := o.agent.FindLease(t.Context(), id.String()); err != nil || l.State != "running" {
 		t.Fatalf("the lease is %s: %v", l.State, err)
 	}
 	if err := r.agent.Signal(t.Context(), id, api.SignalRequest{Release: true}); err != nil {
 		t.Fatal(err)
 	}
-	if job := r.ends(id, 60*time.Second); job.Reason != "stopped_renter" {
+	if job := r.ends(id, patience); job.Reason != "stopped_renter" {
 		t.Errorf("ended with %q", job.Reason)
 	}
 	if o.free() {
@@ -87,8 +87,8 @@ func TestContainerdGone(t *testing.T) {
 	if err := m.containerd.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the device to be free", 60*time.Second, o.free)
-	until(t, "the offer to come back", 60*time.Second, o.offering)
+	until(t, "the device to be free", patience, o.free)
+	until(t, "the offer to come back", patience, o.offering)
 	sameMoney(t, o, r, id)
 }
 
@@ -114,7 +114,7 @@ func TestFilesOfAnyUser(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(req.Output, "b")); err != nil || string(b) != "input" {
 		t.Fatalf("result: %q %v", b, err)
 	}
-	until(t, "the device to be free", 60*time.Second, o.free)
+	until(t, "the device to be free", patience, o.free)
 	r.sees(1)
 	req = r.order(m, "weird", "/out")
 	req.User = "1234:1234"
@@ -133,7 +133,7 @@ func TestFilesOfAnyUser(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(req.Output, "deep", "secret")); err != nil || string(b) != "result" {
 		t.Fatalf("result: %q %v", b, err)
 	}
-	until(t, "what was pushed to be gone", 60*time.Second, func() bool {
+	until(t, "what was pushed to be gone", patience, func() bool {
 		left, err := os.ReadDir(filepath.Join(o.dir, "inbox"))
 		return err == nil && len(left) == 0
 	})
@@ -198,7 +198,7 @@ func TestStrangersAtTheDoor(t *testing.T) {
 	if err := r.agent.Signal(t.Context(), id, api.SignalRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	r.ends(id, 60*time.Second)
+	r.ends(id, patience)
 	sameMoney(t, o, r, id)
 }
 
@@ -265,16 +265,16 @@ func TestRestartWhileStopping(t *testing.T) {
 	if err := r.agent.Signal(t.Context(), id, api.SignalRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the lease to stop", 60*time.Second, func() bool {
+	until(t, "the lease to stop", patience, func() bool {
 		l, err := o.agent.FindLease(context.Background(), id.String())
 		return err == nil && l.State == "stopping"
 	})
 	o.stop()
 	o.start()
 	r.meet(o.party)
-	if job := r.ends(id, 60*time.Second); job.Reason != "stopped_renter" || job.Exit == nil || job.Exit.Signal != "SIGKILL" {
+	if job := r.ends(id, patience); job.Reason != "stopped_renter" || job.Exit == nil || job.Exit.Signal != "SIGKILL" {
 		t.Errorf("ended with %q, exit %+v", job.Reason, job.Exit)
 	}
-	until(t, "the device to be free", 60*time.Second, o.free)
+	until(t, "the device to be free", patience, o.free)
 	sameMoney(t, o, r, id)
 }

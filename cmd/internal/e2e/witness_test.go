@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"testing"
-	"time"
 
 	"github.com/gpufair/gpufair/ledger/books"
 )
@@ -11,7 +10,7 @@ import (
 func cosigned(t *testing.T, a, b *party) {
 	t.Helper()
 	for _, two := range [][2]*party{{a, b}, {b, a}} {
-		until(t, "the other side to cosign the ledger", 60*time.Second, func() bool {
+		until(t, "the other side to cosign the ledger", patience, func() bool {
 			done := false
 			err := two[0].base.Books.View(t.Context(), func(r *books.Reader) error {
 				all, err := r.ShowWitnesses()
