@@ -223,8 +223,8 @@ func (r *Reader) copySettlements(peer identity.AccountID, place []byte, n int) (
 		if err != nil {
 			return nil, nil, err
 		}
-		if s.Channel.Peer(r.b.self) != peer {
-			continue
+		if s.Channel.Peer(r.b.self) != peer || v.Held != 0 && v.State == Proposed {
+			continue // what was not sent yet is not given in passing
 		}
 		if len(out) == n {
 			return out, next, nil

@@ -88,7 +88,7 @@ func (t *Tx) yield(s voucher.Settlement) error {
 	if have.State != Proposed || s.Account != s.Channel.Renter || old.Account != t.b.self || old.Amount != s.Amount {
 		return fmt.Errorf("settlement %s: %w: %q, %v, %s", s.ID().Short(), ErrPaid, s.Reference, old.Amount, have.State)
 	}
-	return t.Refuse(old.ID(), "the payer recorded the same payment")
+	return t.end(old.ID(), Settled{Why: "the payer recorded the same payment", Dropped: true})
 }
 
 // Dealt is ErrNoDealings if the other side of c has no account here: what a stranger says of payments must cost nothing, neither disk nor a

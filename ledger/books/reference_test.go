@@ -84,7 +84,7 @@ func TestReferenceIsTaken(t *testing.T) {
 	if err := p.found(second); !errors.Is(err, ErrPaid) {
 		t.Errorf("the provider has signed for it: %v", err)
 	}
-	p.update(func(tx *Tx) error { return tx.Refuse(mine, "a mistake") })
+	p.update(func(tx *Tx) error { return tx.Refused(mine, "a mistake") })
 	must(t, p.found(second))
 	if err := p.found(waits); !errors.Is(err, ErrPaid) {
 		t.Errorf("another has it: %v", err)
@@ -195,7 +195,7 @@ func TestBillEnds(t *testing.T) {
 			if err := ended(); !errors.Is(err, ErrPaid) {
 				t.Errorf("the renter has not signed: %v", err)
 			}
-			p.update(func(tx *Tx) error { return tx.Refuse(mine, "a mistake") })
+			p.update(func(tx *Tx) error { return tx.Refused(mine, "a mistake") })
 		}
 		id := a.claims(method, "17")
 		if method == "bank" {

@@ -27,6 +27,8 @@ var (
 	ErrNoDealings = errors.New("no dealings with that account")
 	// ErrRefused says that the other side refused a settlement.
 	ErrRefused = errors.New("settlement was refused")
+	// ErrGiven says that this side's own signature has gone out: it can't be taken back.
+	ErrGiven = errors.New("this side has signed it, and the other side may have the signature")
 )
 
 // Limits of what other accounts may leave here for a person to decide: a proposal has up to 24 KiB.
@@ -41,6 +43,7 @@ type Payment struct {
 	Amount    money.Micro
 	Method    string // "manual"
 	Reference string // invoice or transfer number; the same payment is recorded once by it. Empty: each proposal is another payment
+	Held      bool   // it is not sent now: [Tx.Sending] comes before it is
 }
 
 // Propose signs a settlement of this account for a payment. The bytes may be sent once the transaction is committed. The same payment
@@ -49,7 +52,7 @@ func (t *Tx) Propose(p Payment) (id wire.Hash, proposal []byte, err error) {
 	p.Channel = p.Channel.AllEpochs()
 	role, err := t.role(p.Channel)
 	if err == nil {
-		err = errors.Join(t.b.maySettle(role), t.oneKey(p.Channel.Peer(t.b.self)), t.answered(p.Channel.Peer(t.b.self)))
+		err = errors.Join(t.Dealt(p.Channel), t.b.maySettle(role), t.oneKey(p.Channel.Peer(t.b.self)), t.answered(p.Channel.Peer(t.b.self)))
 	}
 	if err != nil {
 		return id, nil, fmt.Errorf("propose settlement: %w", err)
@@ -82,7 +85,11 @@ func (t *Tx) Propose(p Payment) (id wire.Hash, proposal []byte, err error) {
 	if err != nil {
 		return id, nil, err
 	}
-	return s.ID(), proposal, t.saveSettled(s, Settled{State: Proposed, Proposal: proposal})
+	v := Settled{State: Proposed, Proposal: proposal}
+	if p.Held {
+		v.Held = t.b.epoch
+	}
+	return s.ID(), proposal, t.saveSettled(s, v)
 }
 
 // unsigned are the prefixes of the keys that list settlements which one side has signed.
@@ -334,26 +341,8 @@ func (t *Tx) settle(s voucher.Settlement, v Settled) error {
 			return err
 		}
 	}
-	v.State = Signed
+	v.State, v.Why, v.Held, v.Dropped = Signed, "", 0, false // a signature counts whenever it comes
 	return errors.Join(t.saveSettled(s, v), t.setDue(role, s.Channel.Unit, s.Channel.Peer(t.b.self)))
-}
-
-// Refuse ends a settlement that is not signed by both: this side's no to a proposal, or the other's to ours. A repeat changes nothing;
-// one that counts is ErrConflict.
-func (t *Tx) Refuse(id wire.Hash, why string) error {
-	v, err := t.Settlement(id)
-	if err != nil || v.State == Refused {
-		return err
-	}
-	if v.State == Signed {
-		return fmt.Errorf("refuse settlement %s: %w: both have signed it", id.Short(), ErrConflict)
-	}
-	s, err := voucher.OpenSettlement(v.Proposal)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrForged, err)
-	}
-	v.State, v.Why = Refused, ledger.Cut(why, voucher.MaxReference)
-	return t.saveSettled(s, v)
 }
 
 // Settlements calls f with each settlement, in no order that means anything.

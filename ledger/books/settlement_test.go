@@ -132,7 +132,7 @@ func TestSettlementStates(t *testing.T) {
 	}); !errors.Is(err, ErrRefused) {
 		t.Error("signed what was refused:", err)
 	}
-	p.renter.update(func(tx *Tx) error { return tx.Refuse(id, "no money came") })
+	p.renter.update(func(tx *Tx) error { return tx.Refused(id, "no money came") })
 	p.settle(p.renter, p.provider, 300, "r") // a refused reference may be proposed again
 	p.equal()
 }

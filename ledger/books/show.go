@@ -156,12 +156,18 @@ func (r *Reader) checkNewest(l Lane) ([]identity.AccountID, error) {
 	return append(out, got.Account), nil
 }
 
-// ShowSettlements gives every settlement.
+// ShowSettlements gives every settlement, the newest first.
 func (r *Reader) ShowSettlements() ([]statement.Settlement, error) {
 	out := []statement.Settlement{}
 	err := r.Settlements(func(id wire.Hash, s voucher.Settlement, v Settled) error {
 		out = append(out, ShowSettlement(r.b.self, s, v, time.UnixMilli(r.at)))
 		return nil
+	})
+	slices.SortFunc(out, func(a, b statement.Settlement) int {
+		if c := b.Time.Compare(a.Time); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
 	})
 	return out, err
 }
@@ -172,10 +178,14 @@ func ShowSettlement(self identity.AccountID, s voucher.Settlement, v Settled, no
 	if v.State == Signed {
 		signers = append(signers, s.Channel.Peer(s.Account).String())
 	}
+	why := ""
+	if v.State == Refused {
+		why = strings.ToValidUTF8(v.Why, "?")
+	}
 	return statement.Settlement{
 		ID: s.ID().String(), Account: s.Channel.Peer(self).String(), Unit: string(s.Channel.Unit), Amount: s.Amount.String(),
 		Method: s.Method, Reference: strings.ToValidUTF8(s.Reference, "?"), Time: when(s.Time), ByMe: s.Channel.Renter == self,
-		State: v.State.String(), Signed: signers, Why: strings.ToValidUTF8(v.Why, "?"),
+		State: v.State.String(), Signed: signers, Why: why, RefusedBy: refusedBy(self, s, v), Undelivered: v.State == Proposed && v.Held != 0,
 		Overdue: (v.State == Proposed || v.State == Waiting) && Overdue(s.Time, now),
 	}
 }

@@ -179,6 +179,10 @@ type Settled struct {
 	Counter  []byte          `cbor:"3,keyasint,omitempty"`
 	Why      string          `cbor:"4,keyasint,omitempty"` // of a refusal
 	Changed  int64           `cbor:"5,keyasint"`           // Unix milliseconds
+	// Held is the ledger's epoch in which this account signed the proposal, until it is sent: [Tx.Sending]. 0: it may have been sent. One of
+	// an earlier epoch comes from a backup, and may have been sent since.
+	Held    uint32 `cbor:"6,keyasint,omitempty"`
+	Dropped bool   `cbor:"7,keyasint,omitempty"` // refused by the account whose proposal it is
 }
 
 // head is the log's size and root.

@@ -36,7 +36,7 @@ func TestLongReasons(t *testing.T) {
 		}
 		id, _, err := tx.Propose(Payment{Channel: p.renter.Channel(p.provider.Self(), money.Credit), Amount: 5, Method: "manual"})
 		if err == nil {
-			err = tx.Refuse(id, long)
+			err = tx.Refused(id, long)
 		}
 		if err != nil {
 			return err

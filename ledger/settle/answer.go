@@ -26,7 +26,12 @@ func (s *Service) Handler() p2p.Handler {
 		}
 		out := Answer{Delegation: s.c.Books.Device().Delegation()}
 		if a.changes() {
-			if err := s.c.Books.Update(ctx, func(t *books.Tx) error { return s.apply(t, a, &out) }); err != nil {
+			err := s.c.Books.Update(ctx, func(t *books.Tx) error { return s.apply(t, a, &out) })
+			if len(a.Proposal) > 0 && (errors.Is(err, books.ErrNoDealings) || errors.Is(err, identity.ErrPower)) {
+				// The answer will never be another: a word that ends the proposal over there, and costs nothing here.
+				return Answer{Delegation: out.Delegation, State: books.Refused, Why: ledger.Cut(err.Error(), voucher.MaxReference)}, nil
+			}
+			if err != nil {
 				return Answer{}, toPeer(err)
 			}
 		}

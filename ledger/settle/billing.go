@@ -30,7 +30,8 @@ const (
 	billEvery   = time.Minute      // the ledger is looked through
 	askLeast    = time.Minute      // between two questions about one payment: a tenth of its age
 	askMost     = time.Hour        //
-	sendEvery   = 10 * time.Minute // a proposal that was not answered
+	sendEvery   = 10 * time.Minute // a proposal that was not answered; and whenever the other side connects
+	meetPause   = time.Second      // several peers connect at once
 	askAgain    = time.Hour        // at least, between an invoice that came to nothing and the next
 	failedFirst = time.Minute      // after a failure; twice as long after each further one, up to askMost
 )
@@ -51,10 +52,12 @@ type BillingConfig struct {
 // Billing drives the owner's program, and asks again about settlements that the other side has not answered. What the program may have
 // done outside is written down before, and what it says becomes a settlement in the transaction that notes it. Safe for concurrent use.
 type Billing struct {
-	c BillingConfig
+	c    BillingConfig
+	wake chan struct{} // capacity 1
 
 	mu    sync.Mutex
-	tries map[string]*Trouble // guarded by mu
+	tries map[string]*Trouble      // guarded by mu
+	met   map[identity.PeerID]bool // guarded by mu; connected since proposals were last sent for that
 }
 
 // Trouble is a step towards a payment that does not go on by itself, or waits for its time.
@@ -80,7 +83,7 @@ func NewBilling(c BillingConfig) (*Billing, error) {
 	if c.Network == nil || c.Books == nil || c.Settle == nil || c.Claims == nil || c.Role == 0 || c.Log == nil {
 		return nil, errors.New("billing config: network, books, settlements, claims, role and log are needed")
 	}
-	return &Billing{c: c, tries: map[string]*Trouble{}}, nil
+	return &Billing{c: c, wake: make(chan struct{}, 1), tries: map[string]*Trouble{}, met: map[identity.PeerID]bool{}}, nil
 }
 
 // Troubles gives what does not go on, for people, by account.
@@ -100,18 +103,59 @@ func (b *Billing) Troubles() (out []Trouble) {
 
 // Run does what is to be done until ctx ends.
 func (b *Billing) Run(ctx context.Context, peerOf PeerOf) error {
+	b.c.Network.Watch(ctx, b.meets)
 	tick := time.NewTicker(billEvery)
 	defer tick.Stop()
-	for {
-		if err := b.look(ctx, peerOf); err != nil && ctx.Err() == nil {
+	for look := b.look; ; {
+		if err := look(ctx, peerOf); err != nil && ctx.Err() == nil {
 			b.c.Log.Warn("ledger not looked through for payments", "err", err)
 		}
 		select {
 		case <-tick.C:
+			look = b.look
+		case <-b.wake:
+			look = b.greet
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// meets notes that a peer connected. It returns at once.
+func (b *Billing) meets(peer identity.PeerID, up bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !up {
+		delete(b.met, peer) // there are never more than connected peers
+		return
+	}
+	b.met[peer] = true
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// greet sends this account's proposals to those who have connected.
+func (b *Billing) greet(ctx context.Context, peerOf PeerOf) error {
+	select {
+	case <-time.After(meetPause):
+	case <-ctx.Done():
+		return nil
+	}
+	b.mu.Lock()
+	met := b.met
+	b.met = map[identity.PeerID]bool{}
+	b.mu.Unlock()
+	at := b.reach(peerOf)
+	var steps []errand
+	err := b.c.Books.View(ctx, func(r *books.Reader) error { return b.unanswered(r, &steps, at) })
+	for _, s := range steps {
+		if peer, ok := at(ctx, s.peer); ok && met[peer] && ctx.Err() == nil {
+			b.try(ctx, s, true)
+		}
+	}
+	return err
 }
 
 // reach finds the device of an account, if it is connected.
@@ -126,16 +170,21 @@ type errand struct {
 	do   func(context.Context) (time.Duration, error)
 }
 
-// look does all that is to be done now.
-func (b *Billing) look(ctx context.Context, peerOf PeerOf) error {
+// reach finds those who are connected now.
+func (b *Billing) reach(peerOf PeerOf) reach {
 	connected := map[identity.PeerID]bool{}
 	for _, p := range b.c.Network.Peers() {
 		connected[p.Peer] = true
 	}
-	at := func(ctx context.Context, account identity.AccountID) (identity.PeerID, bool) {
+	return func(ctx context.Context, account identity.AccountID) (identity.PeerID, bool) {
 		peer, err := peerOf(ctx, account)
 		return peer, err == nil && connected[peer]
 	}
+}
+
+// look does all that is to be done now.
+func (b *Billing) look(ctx context.Context, peerOf PeerOf) error {
+	at := b.reach(peerOf)
 	if b.c.Rail != nil && b.c.Role == ledger.AsProvider {
 		if err := b.c.Books.IndexReferences(ctx); err != nil {
 			return err
@@ -163,7 +212,7 @@ func (b *Billing) look(ctx context.Context, peerOf PeerOf) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		b.try(ctx, s)
+		b.try(ctx, s, false)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,8 +225,8 @@ func (b *Billing) look(ctx context.Context, peerOf PeerOf) error {
 	return err
 }
 
-// try does a step if its time has come, and notes how it went.
-func (b *Billing) try(ctx context.Context, s errand) {
+// try does a step if its time has come, or now, and notes how it went.
+func (b *Billing) try(ctx context.Context, s errand, now bool) {
 	b.mu.Lock()
 	id := s.what + " " + s.id
 	t := b.tries[id]
@@ -186,7 +235,7 @@ func (b *Billing) try(ctx context.Context, s errand) {
 		b.tries[id] = t
 	}
 	t.seen = true
-	wait := time.Now().Before(t.Next)
+	wait := !now && time.Now().Before(t.Next)
 	b.mu.Unlock()
 	if wait {
 		return
@@ -231,7 +280,7 @@ func (b *Billing) unanswered(r *books.Reader, steps *[]errand, at reach) error {
 	})
 }
 
-// deliver brings this account's signature under a settlement to the other side; ok is false if that is not there. What does not arrive is
+// deliver brings this account's signature under a settlement to the other side; ok is false if that is not there, or has no time. What does not arrive is
 // asked for again by the side whose proposal it is.
 func (b *Billing) deliver(ctx context.Context, at reach, account identity.AccountID, id wire.Hash) (ok bool) {
 	peer, ok := at(ctx, account)
@@ -240,10 +289,11 @@ func (b *Billing) deliver(ctx context.Context, at reach, account identity.Accoun
 	}
 	ctx, cancel := context.WithTimeout(ctx, claimWithin)
 	defer cancel()
-	if _, err := b.c.Settle.Send(ctx, peer, id); err != nil {
+	_, err := b.c.Settle.Send(ctx, peer, id)
+	if err != nil {
 		b.c.Log.Info("settlement not taken", "account", account.Short(), "err", err)
 	}
-	return true
+	return err == nil || !Away(err)
 }
 
 // request is one to the program about an amount.

@@ -270,12 +270,14 @@ func takeVouchers(t *books.Tx, c ledger.Channel, vouchers [][]byte) (receipts []
 
 // Settle records a payment that was made outside on a channel: it exchanges the newest vouchers, signs a proposal, and books the
 // settlement if peer signs it at once. Otherwise the state is Proposed, and peer's signature comes later; calling again with the same
-// payment and reference asks again.
+// payment and reference asks again. If peer is [Away], the proposal is signed and kept for [Service.Send] all the same, and that error comes
+// with its id. A zero peer is away.
 func (s *Service) Settle(ctx context.Context, peer identity.PeerID, p books.Payment) (wire.Hash, books.SettlementState, error) {
-	// A voucher that is refused for want of credit must not keep anybody from settling: that gives the credit.
-	if err := s.Exchange(ctx, peer, p.Channel); err != nil && !errors.Is(err, ErrNotTaken) {
-		return wire.Hash{}, 0, err
+	away := s.meet(ctx, peer, p.Channel)
+	if away != nil && !Away(away) {
+		return wire.Hash{}, 0, away
 	}
+	p.Held = away != nil
 	var id wire.Hash
 	err := s.c.Books.Update(ctx, func(t *books.Tx) (err error) {
 		id, _, err = t.Propose(p)
@@ -284,8 +286,31 @@ func (s *Service) Settle(ctx context.Context, peer identity.PeerID, p books.Paym
 	if err != nil {
 		return id, 0, err
 	}
+	if away != nil {
+		return id, books.Proposed, away
+	}
 	state, err := s.Send(ctx, peer, id)
 	return id, state, err
+}
+
+// meet is Exchange before a payment. A voucher that is refused for want of credit must not keep anybody from settling: that gives the credit.
+func (s *Service) meet(ctx context.Context, peer identity.PeerID, c ledger.Channel) error {
+	if peer.IsZero() {
+		return fmt.Errorf("settle: %w: no device of account %s is known", p2p.ErrUnreachable, c.Peer(s.c.Books.Self()).Short())
+	}
+	if err := s.Exchange(ctx, peer, c); !errors.Is(err, ErrNotTaken) {
+		return err
+	}
+	return nil
+}
+
+// Away says that err is of a peer that could not be asked now, which costs nothing but time.
+func Away(err error) bool {
+	var said *p2p.Error
+	if errors.As(err, &said) {
+		return said.Kind == p2p.KindBusy || said.Kind == p2p.KindUnavailable || said.Kind == p2p.KindTimeout
+	}
+	return errors.Is(err, p2p.ErrUnreachable) || errors.Is(err, p2p.ErrUnsupported) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // Send brings a settlement that this side proposed or decided on to the other side, and gives its state after that. It may be repeated
@@ -314,14 +339,24 @@ func (s *Service) Send(ctx context.Context, peer identity.PeerID, id wire.Hash) 
 	default:
 		return kept.State, nil
 	}
+	if kept.Held != 0 {
+		if err := s.first(ctx, peer, id, terms.Channel); err != nil {
+			return kept.State, err
+		}
+	}
 	got, err := s.ask(ctx, peer, a)
-	if err != nil {
+	if err != nil || a.Proposal == nil {
 		return kept.State, err
 	}
-	if a.Proposal == nil {
-		return kept.State, nil
-	}
 	return s.recordAnswer(ctx, id, got)
+}
+
+// first does what comes before a proposal that was kept is sent.
+func (s *Service) first(ctx context.Context, peer identity.PeerID, id wire.Hash, c ledger.Channel) error {
+	if err := s.meet(ctx, peer, c); err != nil {
+		return err
+	}
+	return s.c.Books.Update(ctx, func(t *books.Tx) error { return t.Sending(id) })
 }
 
 // recordAnswer books what the other side said to this side's proposal.
@@ -343,7 +378,7 @@ func (s *Service) recordAnswer(ctx context.Context, id wire.Hash, got Answer) (b
 		}
 		return books.Signed, nil
 	case got.State == books.Refused:
-		err := s.c.Books.Update(ctx, func(t *books.Tx) error { return t.Refuse(id, got.Why) })
+		err := s.c.Books.Update(ctx, func(t *books.Tx) error { return t.Refused(id, got.Why) })
 		return books.Refused, err
 	}
 	return books.Proposed, nil
@@ -357,7 +392,7 @@ func (s *Service) Accept(ctx context.Context, id wire.Hash) error {
 	})
 }
 
-// Refuse says no to the other side's proposal; [Service.Send] brings the word over.
+// Refuse says no to the other side's proposal, and [Service.Send] brings the word over; or drops one of this side that was never sent.
 func (s *Service) Refuse(ctx context.Context, id wire.Hash, why string) error {
 	return s.c.Books.Update(ctx, func(t *books.Tx) error { return t.Refuse(id, why) })
 }

@@ -2,14 +2,18 @@ package settle_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/settle"
+	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/p2ptest"
+	"github.com/gpufair/gpufair/p2p/wire"
 )
 
 // What peers say that this account paid: a stranger's word is not kept, one of more than is owed waits for a person, and neither takes
@@ -21,15 +25,20 @@ func TestWordOfAPayment(t *testing.T) {
 		n.Mesh()
 		c := owe(t, renter, provider, 1, 1000)
 		bad := ledger.Channel{Renter: c.Renter, Provider: evil.dev.Account(), Unit: c.Unit, Epoch: 1}
-		_, state, err := evil.Settle(t.Context(), renter.dev.Peer(), books.Payment{Channel: bad, Amount: money.Max, Method: "manual", Reference: "x"})
-		if p2p.KindOf(err) != p2p.KindForbidden {
-			t.Errorf("a stranger's word: %v %v", state, err)
+		word := voucher.Settlement{Channel: bad.AllEpochs(), Amount: money.Max, Method: "manual", Reference: "x", Time: 1, Nonce: wire.Hash{1}}
+		evil.update(t, func(tx *books.Tx) (err error) { word.Checkpoint, err = tx.Checkpoint(); return err })
+		signed, err := voucher.SignSettlement(evil.dev, word)
+		must(t, err)
+		var got settle.Answer
+		must(t, p2p.Call(t.Context(), evil.net, renter.dev.Peer(), protocol, settle.Ask{Channel: word.Channel, Delegation: evil.dev.Delegation(), Proposal: signed}, &got, 1<<14))
+		if got.State != books.Refused || !strings.Contains(got.Why, books.ErrNoDealings.Error()) {
+			t.Errorf("a stranger's word: %+v", got)
 		}
 		if got := renter.settlements(t); len(got) != 0 {
 			t.Errorf("a stranger's word is kept: %+v", got)
 		}
 		must(t, provider.Exchange(t.Context(), renter.dev.Peer(), c))
-		_, state, err = provider.Settle(t.Context(), renter.dev.Peer(), books.Payment{Channel: c, Amount: 1001, Method: "manual", Reference: "too much"})
+		_, state, err := provider.Settle(t.Context(), renter.dev.Peer(), books.Payment{Channel: c, Amount: 1001, Method: "manual", Reference: "too much"})
 		if err != nil || state != books.Proposed {
 			t.Errorf("more than is owed: %v %v", state, err)
 		}
