@@ -21,6 +21,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/proof"
 	"github.com/gpufair/gpufair/ledger/settle"
 	"github.com/gpufair/gpufair/ledger/statement"
+	"github.com/gpufair/gpufair/p2p"
 	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/local/serve"
 	"github.com/gpufair/gpufair/p2p/wire"
@@ -318,8 +319,12 @@ func fail(err error) error {
 		return nil
 	case errors.Is(err, books.ErrNoSettlement), errors.Is(err, books.ErrNoLane), errors.Is(err, books.ErrUnknownDevice):
 		return serve.Fail(http.StatusNotFound, err, "")
+	case errors.Is(err, identity.ErrRevoked):
+		return serve.Fail(http.StatusConflict, err, "what that device signed counts no more: its owner does it again on another device of the account, or links this one anew (`identity link`)")
 	case errors.Is(err, identity.ErrPower):
 		return serve.Fail(http.StatusConflict, err, "settle on a device of the account that may pay, or link this one again with the power it needs")
+	case p2p.KindOf(err) == p2p.KindForbidden:
+		return serve.Fail(http.StatusConflict, err, "the other side takes nothing from this device: if its account has revoked it, use another, or link this one anew (`identity link`)")
 	case errors.Is(err, books.ErrDisputed):
 		return serve.Fail(http.StatusConflict, err, "`ledger dispute` lists the disputes")
 	case errors.Is(err, books.ErrRole):

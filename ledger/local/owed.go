@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -68,14 +69,38 @@ func (d Desk) writeOff(ctx context.Context, in statement.WriteOffRequest) (state
 			"say why: it stands in the ledger's entry, and nobody else reads it")
 	}
 	var amount money.Micro
+	var early error
 	err = d.Books.Update(ctx, func(t *books.Tx) (err error) {
+		if !in.Force {
+			if early = allDue(t.Reader, account, unit, time.Now()); early != nil {
+				return early
+			}
+		}
 		amount, err = t.WriteOff(account, unit, in.Reason)
 		return err
 	})
+	if early != nil {
+		return statement.WriteOff{}, early
+	}
 	if errors.Is(err, books.ErrNothingOwed) {
 		return statement.WriteOff{}, serve.Fail(http.StatusConflict, err, "`ledger owed` shows what is owed; leases that run can't be written off")
 	}
 	return statement.WriteOff{Account: account.String(), Unit: string(unit), Amount: amount.String(), Reason: in.Reason}, fail(err)
+}
+
+// allDue refuses to give up a debt that its renter may still pay in time: a write-off takes its credit.
+func allDue(r *books.Reader, renter identity.AccountID, u money.Unit, now time.Time) error {
+	debts, err := r.Unpaid(ledger.AsProvider, u, renter)
+	if err != nil {
+		return fail(err)
+	}
+	for _, d := range debts {
+		if due := time.UnixMilli(d.Due); d.Since != 0 && d.Amount > 0 && due.After(now) {
+			return serve.Fail(http.StatusConflict, fmt.Errorf("write off what account %s owes: lease %s is due at %s only", renter.Short(), d.Lane.Short(),
+				due.Local().Format(time.DateTime)), "wait until then; --force writes all of it off now, and the account gets no credit any more")
+		}
+	}
+	return nil
 }
 
 // unit is the unit that a request names, or the default one.

@@ -75,6 +75,7 @@ type WriteOffRequest struct {
 	Account string `json:"account" doc:"the counterparty"`
 	Unit    string `json:"unit,omitempty" doc:"empty: that of the settings"`
 	Reason  string `json:"reason" maxLength:"256" doc:"for the ledger's own entry"`
+	Force   bool   `json:"force,omitempty" doc:"although some of it is not due yet"`
 }
 
 // WriteOff is what was written off.

@@ -260,7 +260,8 @@ func (d *Daemon) ledgerWriteOff() *cobra.Command {
 	c := &cobra.Command{
 		Use: "write-off ACCOUNT", Short: "give up hope for what an account owes on leases that have ended", Args: exactly("an account", 1),
 		Long: "It becomes a bad debt: it counts against the limit for all strangers, and the account gets no credit. The account still owes it, and is\n" +
-			"not told: when it pays after all, the ledger takes as much of the write-off back. `ledger proof --account` proves the debt to others.",
+			"not told: when it pays after all, the ledger takes as much of the write-off back. `ledger proof --account` proves the debt to others.\n" +
+			"While some of it is not due yet this is refused but with --force.",
 		Example: fmt.Sprintf("  %s ledger write-off gf… --reason 'no answer since May'", d.Name),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Account = args[0]
@@ -276,5 +277,6 @@ func (d *Daemon) ledgerWriteOff() *cobra.Command {
 	}
 	c.Flags().StringVar(&req.Reason, "reason", "", "why, for your own ledger")
 	c.Flags().StringVar(&req.Unit, "unit", "", "unit of the debt (default that of the settings)")
+	c.Flags().BoolVar(&req.Force, "force", false, "although some of it is not due yet")
 	return c
 }

@@ -57,7 +57,7 @@ func TestSettleProof(t *testing.T) {
 	t.Chdir(t.TempDir())
 	const file = "for-the-judge.proof"
 	code, out, errs := verb(t, mux, "settle", "proof", "5c1e", "-o", file)
-	if code != cli.ExitOK || !strings.Contains(out, "INV-7") || !strings.Contains(out, "3.5 CREDIT") || !strings.Contains(errs, "ledger verify "+file) {
+	if code != cli.ExitOK || !strings.Contains(out, "INV-7") || !strings.Contains(out, "3.5 CREDIT") || !strings.Contains(out, "only one side has signed") || !strings.Contains(errs, "ledger verify "+file) {
 		t.Fatalf("%d\n%s%s", code, out, errs)
 	}
 	if code, _, errs := verb(t, mux, "settle", "proof", "5c1e", "-o", file); code != cli.ExitSystem || !strings.Contains(errs, "next:") {
