@@ -178,10 +178,14 @@ func ShowSettlement(self identity.AccountID, s voucher.Settlement, v Settled, no
 	if v.State == Signed {
 		signers = append(signers, s.Channel.Peer(s.Account).String())
 	}
+	why := ""
+	if v.State == Refused {
+		why = strings.ToValidUTF8(v.Why, "?")
+	}
 	return statement.Settlement{
 		ID: s.ID().String(), Account: s.Channel.Peer(self).String(), Unit: string(s.Channel.Unit), Amount: s.Amount.String(),
 		Method: s.Method, Reference: strings.ToValidUTF8(s.Reference, "?"), Time: when(s.Time), ByMe: s.Channel.Renter == self,
-		State: v.State.String(), Signed: signers, Why: strings.ToValidUTF8(v.Why, "?"),
+		State: v.State.String(), Signed: signers, Why: why, RefusedBy: refusedBy(self, s, v), Undelivered: v.State == Proposed && v.Held != 0,
 		Overdue: (v.State == Proposed || v.State == Waiting) && Overdue(s.Time, now),
 	}
 }
