@@ -52,7 +52,7 @@ func (t *Tx) Propose(p Payment) (id wire.Hash, proposal []byte, err error) {
 	p.Channel = p.Channel.AllEpochs()
 	role, err := t.role(p.Channel)
 	if err == nil {
-		err = errors.Join(t.Dealt(p.Channel), t.b.maySettle(role), t.oneKey(p.Channel.Peer(t.b.self)), t.answered(p.Channel.Peer(t.b.self)))
+		err = errors.Join(t.b.maySettle(role), t.oneKey(p.Channel.Peer(t.b.self)), t.answered(p.Channel.Peer(t.b.self)))
 	}
 	if err != nil {
 		return id, nil, fmt.Errorf("propose settlement: %w", err)

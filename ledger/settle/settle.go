@@ -270,9 +270,12 @@ func takeVouchers(t *books.Tx, c ledger.Channel, vouchers [][]byte) (receipts []
 
 // Settle records a payment that was made outside on a channel: it exchanges the newest vouchers, signs a proposal, and books the
 // settlement if peer signs it at once. Otherwise the state is Proposed, and peer's signature comes later; calling again with the same
-// payment and reference asks again. If peer is [Away], the proposal is signed and kept for [Service.Send] all the same, and that error comes
+// payment and reference asks again. Nothing is signed for an account that was never dealt with: [books.ErrNoDealings]. If peer is [Away], the proposal is signed and kept for [Service.Send] all the same, and that error comes
 // with its id. A zero peer is away.
 func (s *Service) Settle(ctx context.Context, peer identity.PeerID, p books.Payment) (wire.Hash, books.SettlementState, error) {
+	if err := s.c.Books.View(ctx, func(r *books.Reader) error { return r.Dealt(p.Channel) }); err != nil {
+		return wire.Hash{}, 0, fmt.Errorf("settle: %w", err) // the other side would never take it
+	}
 	away := s.meet(ctx, peer, p.Channel)
 	if away != nil && !Away(away) {
 		return wire.Hash{}, 0, away
