@@ -28,6 +28,10 @@ import (
 	"github.com/gpufair/gpufair/p2p/wire"
 )
 
+// FromRegistry starts the path of an image that is in no file but in a registry, by its whole name there: "docker://host/name:tag", as
+// skopeo writes it.
+const FromRegistry = "docker://"
+
 // Image is a container image on this machine, ready to be pushed: its blobs by digest. Close it after use.
 type Image interface {
 	blob.Source
@@ -35,6 +39,8 @@ type Image interface {
 	Manifest() wire.Hash
 	// Blobs lists what the manifest needs, itself first, with sizes in bytes.
 	Blobs() []ImageBlob
+	// Source is the repository that the provider can pull it from; empty for an image on this machine. Its layers can't be read then.
+	Source() string
 	// Close lets go of the files.
 	Close() error
 }
@@ -45,7 +51,7 @@ type ImageBlob struct {
 	Size int64
 }
 
-// Images opens images: OCI archives, docker archives and OCI layouts.
+// Images opens images: OCI archives, docker archives, OCI layouts, and what registries have.
 type Images interface {
 	// Open reads what lies at path for a platform such as linux/amd64. Errors say what it is instead, and what to do.
 	Open(ctx context.Context, path, platform string) (Image, error)

@@ -34,6 +34,7 @@ type planned struct {
 	needs  work.Needs
 	offers []book.Found // the first is bought, the others are tried when it is taken
 	files  *files
+	name   string // of the image, for people
 	plan   api.Plan
 
 	away     time.Duration // to be allowed for; 0: none
@@ -72,6 +73,9 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 	if p.offers, err = roomy(ctx, p.offers, req); err != nil {
 		return nil, err
 	}
+	if p.offers, err = pullable(p.offers, req); err != nil {
+		return nil, err
+	}
 	if err := a.plannable(ctx, p); err != nil {
 		p.files.drop()
 		return nil, err
@@ -90,6 +94,7 @@ func (a *Agent) plannable(ctx context.Context, p *planned) (err error) {
 	if p.files.image, err = a.Images.Open(ctx, p.req.Image, platform); err != nil {
 		return &refusal{why: err}
 	}
+	p.pin()
 	for _, b := range p.files.image.Blobs() {
 		p.plan.ImageBytes += b.Size
 	}
@@ -334,7 +339,7 @@ func (a *Agent) findOffer(ctx context.Context, id string) (book.Found, error) {
 
 func (p *planned) spec() work.Spec {
 	s := work.Spec{
-		Image: p.files.image.Manifest(), Name: filepath.Base(p.req.Image), Command: p.req.Command, Env: p.req.Env, Dir: p.req.Dir, User: p.req.User,
+		Image: p.files.image.Manifest(), Name: p.name, Source: p.files.image.Source(), Command: p.req.Command, Env: p.req.Env, Dir: p.req.Dir, User: p.req.User,
 		Labels: p.req.Labels, StopWait: uint32(p.req.StopWait),
 	}
 	if p.files.inputs != nil {

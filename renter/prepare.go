@@ -68,7 +68,11 @@ func (j *job) acknowledge(ctx context.Context) error {
 // startJob asks the provider to start the job until it does: the lane must be open first, which happens beside this. That it was asked is
 // stored before: until then no claim of a running job is believed.
 func (j *job) startJob(ctx context.Context) error {
-	j.tell(api.RunEvent{Step: api.StepStart})
+	step := api.StepStart
+	if j.record().Spec.Source != "" {
+		step = api.StepPull
+	}
+	j.tell(api.RunEvent{Step: step})
 	if err := j.update(ctx, func(r *record) { r.Asked = true }, nil); err != nil {
 		return err
 	}

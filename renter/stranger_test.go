@@ -64,7 +64,8 @@ func (i image) Manifest() wire.Hash { return wire.Sum("", []byte(i.name)) }
 func (i image) Blobs() []ImageBlob {
 	return []ImageBlob{{Hash: i.Manifest(), Size: int64(len(i.name))}}
 }
-func (i image) Close() error { return nil }
+func (i image) Source() string { return "" }
+func (i image) Close() error   { return nil }
 func (i image) Blob(context.Context, wire.Hash) (blob.Reader, error) {
 	return nil, blob.ErrNotFound
 }

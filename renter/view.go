@@ -111,6 +111,7 @@ func termsOf(f book.Found) []string {
 		fmt.Sprintf("the owner may take the device back with %d s of notice; %d s of rent come off then", t.Notice, t.Reclaim),
 		fmt.Sprintf("credit for a stranger: %s %s; due in %s; paid by %s", f.Entry.Credit.Stranger, f.Entry.Unit, count(int(t.DueDays), "day"), strings.Join(t.Settlement, ", ")),
 		fmt.Sprintf("sandbox %s, network: %s", t.Sandbox, egressOf(t)),
+		registriesOf(t.Registries),
 	}
 }
 

@@ -163,6 +163,8 @@ func (f *follower) tell(e api.RunEvent) {
 		f.Note("gpufair: job %s: both have signed", shortID(e.Job.ID))
 	case e.Step == api.StepPush:
 		f.Note("gpufair: pushing %s", cli.Bytes(uint64(max(e.Total, 0))))
+	case e.Step == api.StepPull:
+		f.Note("gpufair: the provider gets the image from its registry")
 	case e.Step == api.StepRunning:
 		f.Note("gpufair: job %s runs; Ctrl-C goes to it, twice releases the lease", shortID(e.Job.ID))
 	case e.Step == api.StepFetch:

@@ -31,7 +31,7 @@ func phaseOf(e api.RunEvent) phase {
 		return fetching
 	}
 	switch e.Step {
-	case api.StepBuy, api.StepBid, api.StepLease, api.StepPush, api.StepStart:
+	case api.StepBuy, api.StepBid, api.StepLease, api.StepPush, api.StepPull, api.StepStart:
 		return preparing
 	case api.StepRunning:
 		return working

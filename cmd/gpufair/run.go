@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
 	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/renter"
 	"github.com/gpufair/gpufair/renter/control/api"
 	"github.com/gpufair/gpufair/renter/image"
 )
@@ -24,7 +25,8 @@ import (
 const runLong = `Run a container image on somebody else's machine, from the search to the results: find the cheapest offer that matches the query, show
 what it costs, buy it, push image and inputs, run the command, follow its output, bring home what it wrote to /out, and pay.
 
-IMAGE is a file or folder on this machine: an OCI archive, a docker archive (docker save, podman save) or an OCI layout. What stands
+IMAGE is a file or folder on this machine: an OCI archive, a docker archive (docker save, podman save) or an OCI layout. Or it is the name of a
+public image in a registry, with docker:// before it or not, which the provider pulls if its owner pulls from there (gpufair show). What stands
 behind -- is the command; without it the image's own runs. --input becomes /in, what the job leaves in /out becomes --output.
 
 --budget is the most that the job may cost, ever: the lease ends when it is used up. Without it you are asked, or off a terminal an hour of
@@ -254,10 +256,17 @@ func (f *runFlags) pairs() error {
 
 // paths makes paths absolute: the agent stands in another folder.
 func (f *runFlags) paths(imagePath string) (err error) {
-	if _, err := os.Stat(imagePath); errors.Is(err, os.ErrNotExist) { // said of what was typed: it may be a registry's name
-		return cli.Fail(cli.ExitUsage, "run: image "+cli.Clean(imagePath), image.Missing(imagePath), takes)
+	_, err = os.Stat(imagePath)
+	ref, ok := image.Reference(imagePath)
+	switch {
+	case err == nil || !errors.Is(err, os.ErrNotExist):
+		f.req.Image, err = filepath.Abs(imagePath)
+	case ok:
+		f.req.Image, err = ref, nil
+	default: // said of what was typed
+		err = cli.Fail(cli.ExitUsage, "run: image "+cli.Clean(imagePath), image.Missing(imagePath), takes)
 	}
-	if f.req.Image, err = filepath.Abs(imagePath); err != nil {
+	if err != nil {
 		return err
 	}
 	if f.req.Input != "" {
@@ -272,7 +281,9 @@ func (f *runFlags) paths(imagePath string) (err error) {
 			if _, err := rand.Read(salt[:]); err != nil {
 				return err
 			}
-			name = strings.TrimSuffix(filepath.Base(f.req.Image), ".tar") + "-" + hex.EncodeToString(salt[:])
+			base, _, _ := strings.Cut(strings.TrimSuffix(filepath.Base(f.req.Image), ".tar"), ":") // of a registry's name, before its tag
+			base, _, _ = strings.Cut(base, "@")
+			name = base + "-" + hex.EncodeToString(salt[:])
 		}
 		f.req.Output = "gpufair-" + name
 	}
@@ -296,12 +307,17 @@ func newFolder(path string) (string, error) {
 }
 
 // takes is what to do about a wrong image.
-const takes = "gpufair run takes what `docker save`, `podman save` or `buildah push NAME oci-archive:FILE` write"
+const takes = "gpufair run takes what `docker save`, `podman save` or `buildah push NAME oci-archive:FILE` write, and names of images in registries"
 
 // check looks at the files here, before an agent or a provider is asked.
 func (f *runFlags) check(ctx context.Context) error {
-	img, err := image.Opener{}.Open(ctx, f.req.Image, "linux/"+runtime.GOARCH)
+	var img renter.Image
+	var err error
+	if !strings.HasPrefix(f.req.Image, renter.FromRegistry) { // that is the agent's to ask, once it knows the platform
+		img, err = image.Opener{}.Open(ctx, f.req.Image, "linux/"+runtime.GOARCH)
+	}
 	switch {
+	case img == nil && err == nil:
 	case err == nil:
 		err = img.Close()
 	case errors.Is(err, image.ErrPlatform):

@@ -1,6 +1,6 @@
 // Package image opens container images as people have them on disk: OCI archives, docker archives and OCI layouts, as docker save, podman
-// save, skopeo, buildah and buildx write them. It picks the image of one platform, reads layers where they lie, and says of anything else
-// what it is. It refuses to know registries, providers and the network.
+// save, skopeo, buildah and buildx write them, or by their name in a registry. It picks the image of one platform, reads layers where they
+// lie, and says of anything else what it is. It refuses to know providers.
 //
 // Formats: OCI image-spec 1.1 (image-layout.md, image-index.md, manifest.md) and the archive of docker save (moby's image/spec/v1.2).
 package image
@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 
@@ -43,23 +44,34 @@ var (
 )
 
 // Opener fulfils renter.Images. Its zero value is ready, and safe for concurrent use.
-type Opener struct{}
+type Opener struct {
+	Transport http.RoundTripper // to registries; nil: net/http's own
+}
 
 var _ renter.Images = Opener{}
 
 // Open opens the image for platform ("linux/amd64", "linux/arm64/v8") in the file or folder at path. An archive that is compressed by
 // gzip is unpacked into a temporary file first, which takes as much disk until Close; all else is read in place. The digests of manifest
-// and config are checked here, those of layers by who receives them. Errors wrap [ErrNotImage], [ErrPlatform] or the system's error.
-func (Opener) Open(ctx context.Context, path, platform string) (renter.Image, error) {
+// and config are checked here, those of layers by who receives them. Of an image in a registry, whose path starts with [renter.FromRegistry],
+// only these two are read. Errors wrap [ErrNotImage], [ErrPlatform] or the system's error.
+func (o Opener) Open(ctx context.Context, path, platform string) (renter.Image, error) {
 	want, err := v1.ParsePlatform(platform)
 	if err != nil || want.OS == "" || want.Architecture == "" {
 		return nil, fmt.Errorf("image %s: platform %q: want one such as linux/amd64", path, platform)
 	}
-	b, err := openBundle(ctx, path)
+	within, cancel := context.WithTimeout(ctx, resolveIn)
+	defer cancel()
+	var b bundle
+	var source string
+	if bare, ok := strings.CutPrefix(path, renter.FromRegistry); ok {
+		b, source, err = openRemote(within, bare, o.Transport)
+	} else {
+		b, err = openBundle(ctx, path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", path, err)
 	}
-	img := &opened{bundle: b, left: maxSmall, small: map[wire.Hash][]byte{}, layers: map[wire.Hash]string{}}
+	img := &opened{bundle: b, source: source, left: maxSmall, small: map[wire.Hash][]byte{}, layers: map[wire.Hash]string{}}
 	if err := img.load(ctx, *want); err != nil {
 		return nil, errors.Join(fmt.Errorf("image %s: %w", path, err), b.Close())
 	}
@@ -74,7 +86,8 @@ func notImage(format string, args ...any) error {
 // opened is an image in a bundle.
 type opened struct {
 	bundle   bundle
-	left     int64 // of maxSmall
+	source   string // repository, of an image in a registry
+	left     int64  // of maxSmall
 	manifest wire.Hash
 	small    map[wire.Hash][]byte // manifest and config, checked
 	layers   map[wire.Hash]string // names in the bundle
@@ -120,6 +133,9 @@ func (o *opened) addLayer(h wire.Hash, name string, size int64) {
 
 // Manifest implements renter.Image.
 func (o *opened) Manifest() wire.Hash { return o.manifest }
+
+// Source implements renter.Image.
+func (o *opened) Source() string { return o.source }
 
 // Blobs implements renter.Image.
 func (o *opened) Blobs() []renter.ImageBlob { return append([]renter.ImageBlob(nil), o.blobs...) }

@@ -7,8 +7,6 @@ import (
 	"path"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/google/go-containerregistry/pkg/name"
 )
 
 // sniffed is how many bytes tell what a file is: a block of a tar.
@@ -70,21 +68,19 @@ func kindOf(m fs.FileMode) string {
 	return "a special file"
 }
 
-// Missing says that nothing lies at arg, as a person typed it, and what to do if it is a registry's name or a place of skopeo's. Commands
-// that make paths absolute call it before they do.
+// Missing says that nothing lies at arg, as a person typed it, and what to do if it is a place of skopeo's. Commands that make paths
+// absolute call it before they do, if it is no [Reference].
 func Missing(arg string) error {
 	for _, transport := range []string{"oci-archive:", "docker-archive:", "oci:"} {
 		if rest, ok := strings.CutPrefix(arg, transport); ok && rest != "" {
 			return fmt.Errorf("%w: give the path alone, without %q", fs.ErrNotExist, transport)
 		}
 	}
-	bare, pull := strings.CutPrefix(arg, "docker://")
-	looksLikePath := path.Ext(arg) == ".tar" || path.Ext(arg) == ".tgz" || path.Ext(arg) == ".gz" || strings.HasPrefix(arg, ".") ||
+	return fmt.Errorf("%w: nothing lies there", fs.ErrNotExist)
+}
+
+// looksLikePath says that a person meant a file, not a registry's name.
+func looksLikePath(arg string) bool {
+	return path.Ext(arg) == ".tar" || path.Ext(arg) == ".tgz" || path.Ext(arg) == ".gz" || strings.HasPrefix(arg, ".") ||
 		strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, "~") || strings.Contains(arg, `\`)
-	ref, err := name.ParseReference(bare)
-	if err != nil || (looksLikePath && !pull) {
-		return fmt.Errorf("%w: nothing lies there", fs.ErrNotExist)
-	}
-	return fmt.Errorf("%w: nothing lies there, and pulling by a registry's name comes later; save it first: skopeo copy docker://%s oci-archive:%s.tar",
-		fs.ErrNotExist, bare, path.Base(ref.Context().RepositoryStr()))
 }

@@ -73,6 +73,9 @@ type fair struct {
 	containerd *containerdtest.Daemon
 	init       string // path of gpufair-init
 	image      string // path of an archive of the job image
+	images     image.Opener
+	pulls      []string // registries that owners pull from, and how
+	registries provider.Registries
 }
 
 func newFair(t testing.TB) *fair {
@@ -243,7 +246,7 @@ func (m *fair) owner(name string, serve ...identity.AccountID) *owner {
 		m.t.Fatal(err)
 	}
 	o := &owner{party: m.party(name, ledger.AsProvider), m: m, conf: provider.Config{
-		Network: "e2e", Unit: money.Credit, Accounts: serve, Methods: []string{"manual"}, DueDays: 14, LogBytes: 1 << 20, Reclaim: 60 * time.Second,
+		Network: "e2e", Unit: money.Credit, Accounts: serve, Registries: m.pulls, Methods: []string{"manual"}, DueDays: 14, LogBytes: 1 << 20, Reclaim: 60 * time.Second,
 		Lots: []provider.Lot{{
 			Device: r.Device.Hash, Price: price, MinTerm: 10 * time.Second, MaxTerm: time.Hour, Cores: []int{0}, MemoryMiB: 256, DiskMiB: 512, Pids: 64,
 		}},
@@ -281,7 +284,7 @@ func (o *owner) start() {
 	b := o.base
 	o.agent, err = provider.New(context.Background(), provider.Deps{
 		Device: b.Device, Network: b.Network, Books: b.Books, Board: b.Board, Delegations: b.Delegations, Runtime: rt, Jobnet: network, Resolv: network.Resolv(),
-		Mounts: mnt, Devices: devices{r.Device}, Inbox: filepath.Join(o.dir, "inbox"), InboxBytes: 1 << 30, Init: o.m.init, Log: b.Log,
+		Mounts: mnt, Registries: o.m.registries, Devices: devices{r.Device}, Inbox: filepath.Join(o.dir, "inbox"), InboxBytes: 1 << 30, Init: o.m.init, Log: b.Log,
 	}, o.conf)
 	if err != nil {
 		o.t.Fatal(err)
@@ -313,13 +316,14 @@ func (o *owner) clean(rt *containerd.Client) {
 // tenant is a renter.
 type tenant struct {
 	*party
-	agent *renter.Agent
-	give  time.Duration
+	agent  *renter.Agent
+	images image.Opener
+	give   time.Duration
 }
 
 func (m *fair) tenant(name string) *tenant {
 	m.t.Helper()
-	r := &tenant{party: m.party(name, ledger.AsRenter), give: 15 * time.Second}
+	r := &tenant{party: m.party(name, ledger.AsRenter), images: m.images, give: 5 * time.Minute} // a provider on a busy machine may be silent for long
 	r.start()
 	return r
 }
@@ -330,7 +334,7 @@ func (r *tenant) start() {
 	b := r.base
 	var err error
 	r.agent, err = renter.New(renter.Deps{
-		Device: b.Device, Network: b.Network, Books: b.Books, Board: b.Board, Delegations: b.Delegations, Settle: b.Settle, Images: image.Opener{}, Log: b.Log,
+		Device: b.Device, Network: b.Network, Books: b.Books, Board: b.Board, Delegations: b.Delegations, Settle: b.Settle, Images: r.images, Log: b.Log,
 	}, renter.Config{Network: "e2e", Dir: filepath.Join(r.dir, "agent"), Results: 1 << 30, GiveUp: r.give})
 	if err != nil {
 		r.t.Fatal(err)
@@ -348,7 +352,13 @@ func (p *party) account() identity.AccountID { return p.base.Device.Account() }
 func (p *party) meet(others ...*party) {
 	p.t.Helper()
 	for _, o := range others {
-		err := p.base.Network.Connect(context.Background(), p2p.PeerAddr{Peer: o.base.Network.Self(), Addrs: o.base.Network.Addrs()})
+		to := p2p.PeerAddr{Peer: o.base.Network.Self(), Addrs: o.base.Network.Addrs()}
+		var err error
+		for end := time.Now().Add(patience); ; { // a dial has its own deadline, too short where all tests run at once
+			if err = p.base.Network.Connect(context.Background(), to); err == nil || time.Now().After(end) {
+				break
+			}
+		}
 		if err != nil {
 			p.t.Fatal(err)
 		}

@@ -153,7 +153,7 @@ type Passport struct {
 
 // RunRequest starts a job. Paths are on the renter's machine, absolute.
 type RunRequest struct {
-	Image    string            `json:"image" doc:"path of an OCI archive, docker archive or OCI layout"`
+	Image    string            `json:"image" doc:"path of an OCI archive, docker archive or OCI layout; or docker://HOST/NAME:TAG, which the provider pulls from that registry"`
 	Command  []string          `json:"command,omitempty" doc:"empty: the image's own"`
 	Env      []string          `json:"env,omitempty" doc:"KEY=value"`
 	Dir      string            `json:"dir,omitempty"`
@@ -197,6 +197,7 @@ const (
 	StepBid     = "bid"     // in place of buy: a sealed bid is held and on its way; Detail says how far
 	StepLease   = "lease"   // both have signed
 	StepPush    = "push"    // image and inputs
+	StepPull    = "pull"    // the provider pulls the image and starts the container
 	StepStart   = "start"   // the container starts
 	StepRunning = "running" // the meter runs
 	StepFetch   = "fetch"   // results come home
