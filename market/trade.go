@@ -145,13 +145,25 @@ func Hold(rate money.Rate, devices, minTerm uint32) (money.Micro, error) {
 // CheckAccept judges an accept against the provider's offer of that hash, at now. The error is a [reason.Error]. Credit, free devices
 // in the store, and the powers of the renter's device are for the caller.
 func CheckAccept(o SealedOffer, a Accept, now time.Time) error {
+	if o.Lapsed(now) && a.Provider == o.Account && a.Offer == o.Hash {
+		return reason.Errorf(reason.OfferExpired, "issued %s ago for %d s", now.Sub(o.Issued()).Round(time.Second), o.TTL)
+	}
+	if err := checkTerms(o, a); err != nil {
+		return err
+	}
+	if l, _ := o.Lot(a.Lot); a.Rate < l.Price {
+		return reason.Errorf(reason.PriceBelow, "%v asked, %v offered", l.Price, a.Rate)
+	}
+	return nil
+}
+
+// checkTerms judges what an accept takes of an offer besides the price and whether it still stands.
+func checkTerms(o SealedOffer, a Accept) error {
 	switch {
 	case a.Provider != o.Account:
 		return reason.Errorf(reason.OfferUnknown, "the accept is for provider %s, the offer is by %s", a.Provider.Short(), o.Account.Short())
 	case a.Offer != o.Hash:
 		return reason.Errorf(reason.OfferUnknown, "the accept names offer %s, not %s", a.Offer.Short(), o.Hash.Short())
-	case o.Lapsed(now):
-		return reason.Errorf(reason.OfferExpired, "issued %s ago for %d s", now.Sub(o.Issued()).Round(time.Second), o.TTL)
 	case a.Unit != o.Unit:
 		return reason.Errorf(reason.UnknownUnit, "the accept counts in %s, the offer in %s", a.Unit, o.Unit)
 	case a.Use != o.Terms.Use:
@@ -163,8 +175,6 @@ func CheckAccept(o SealedOffer, a Accept, now time.Time) error {
 		return reason.Errorf(reason.OfferUnknown, "it has no lot %d", a.Lot)
 	case int(a.Quantity) > len(l.Slots):
 		return reason.Errorf(reason.ResourcesExceeded, "%d devices asked, the lot has %d", a.Quantity, len(l.Slots))
-	case a.Rate < l.Price:
-		return reason.Errorf(reason.PriceBelow, "%v asked, %v offered", l.Price, a.Rate)
 	case a.Term < l.MinTerm || a.Term > l.MaxTerm:
 		return reason.Errorf(reason.TermOutOfRange, "%d s, the lot is let for %d to %d s", a.Term, l.MinTerm, l.MaxTerm)
 	}

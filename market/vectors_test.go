@@ -74,7 +74,13 @@ func TestVectors(t *testing.T) {
 		Header: provider.Header(1), Delegation: provider.DelegationHash(), Lease: accept.ID(), Slots: slots,
 		Reason: reason.Reason{Code: reason.Completed}, Charge: 9_800, Billable: 84_000, Exit: &market.Exit{}, Wiped: true,
 	})
+	quote := sign("quote", provider, market.DomainQuote, market.Quote{
+		Header: provider.Header(1), Delegation: provider.DelegationHash(), Demand: vectorHash("demand"), Renter: renter.Account(), Offer: o.Hash, Lot: 1,
+		Quantity: 1, Rate: 380_000, Unit: money.Credit, Term: 600, Needs: vectorHash("needs"), Use: o.Terms.Use, IssuedAt: vectorTime, Valid: 20,
+		Nonce: vectorHash("quote nonce"),
+	})
 	for name, err := range map[string]error{
+		"quote":     second(market.OpenQuote(quote)),
 		"heartbeat": second(market.OpenHeartbeat(beat)), "tombstone": second(market.OpenTombstone(gone)),
 		"accept": second(market.OpenAccept(acceptRaw)), "lease": second(market.OpenLease(lease)), "ready": second(market.OpenReady(ready)),
 		"release": second(market.OpenRelease(release)), "end": second(market.OpenEnd(end)),

@@ -139,6 +139,7 @@ const (
 	keyAuction = "auction/"       // + id: auctionRecord
 	keyLeaf    = "auction-leaf/"  // + id + leaf: leafRecord
 	keyShown   = "auction-shown/" // + id + leaf: shownRecord
+	keyQuote   = "quote/"         // + hash: quoteRecord
 )
 
 func leaseKey(id market.LeaseID) []byte      { return append([]byte(keyLease), id[:]...) }

@@ -44,7 +44,7 @@ func (a *Agent) Sell(ctx context.Context, s negotiate.Sale) ([]byte, error) {
 	if err := a.mayServe(s.Accept.Account, devices, s.Accept.Use); err != nil {
 		return nil, err
 	}
-	claim, err := a.capacity.Request(s.ID, devices, int(s.Accept.Quantity))
+	claim, err := a.capacity.RequestUsed(s.ID, devices, int(s.Accept.Quantity), useOf(s))
 	if err != nil {
 		return nil, a.whyTaken(devices, err)
 	}
@@ -195,6 +195,11 @@ func (a *Agent) commitSale(ctx context.Context, s negotiate.Sale, slots []capaci
 		lease, err := negotiate.Lease(a.dev, s, generations, min(room, money.Max))
 		if err != nil {
 			return err
+		}
+		if !s.Quote.IsZero() {
+			if err := forgetQuote(tx, s.Quote); err != nil {
+				return err
+			}
 		}
 		return a.saleTx(tx, s, &rec, lease, slots)
 	})

@@ -27,7 +27,7 @@ const askWithin = 15 * time.Second
 func (j *job) buy(ctx context.Context) error {
 	j.tell(api.RunEvent{Step: api.StepBuy})
 	rec := j.record()
-	p := negotiate.Purchase{ID: j.id, Offer: j.offer, Accept: j.accept, AcceptRaw: rec.Accept, VoucherRaw: rec.Voucher, Needs: rec.Needs}
+	p := negotiate.Purchase{ID: j.id, Offer: j.offer, Accept: j.accept, AcceptRaw: rec.Accept, VoucherRaw: rec.Voucher, Needs: rec.Needs, QuoteRaw: rec.Quote}
 	var deal negotiate.Deal
 	for start := time.Now(); ; {
 		var err error

@@ -31,6 +31,9 @@ type planned struct {
 	req    api.RunRequest
 	budget money.Micro
 	bid    money.Rate // per device-hour, in a sealed auction of the only offer; 0: buy at the price
+	most   money.Rate // per device-hour, at most; 0: whatever the offer's price is
+	asks   bool       // the offers for quotes, in place of taking the first at its price
+	quoted map[lotKey]negotiate.Quoted
 	needs  work.Needs
 	offers []book.Found // the first is bought, the others are tried when it is taken
 	files  *files
@@ -53,6 +56,9 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 			return nil, refuse("bid %q: want a price above 0 such as 0.35, and an offer that it is for", req.Bid)
 		}
 	}
+	if err := p.readPrice(req); err != nil {
+		return nil, err
+	}
 	if req.Away != 0 || req.AwayMost != "" {
 		if p.away, p.awayMost, err = awayFor(req.Away, req.AwayMost); err != nil {
 			return nil, err
@@ -74,6 +80,9 @@ func (a *Agent) plan(ctx context.Context, req api.RunRequest) (*planned, error) 
 		return nil, err
 	}
 	if p.offers, err = pullable(p.offers, req); err != nil {
+		return nil, err
+	}
+	if p.offers, err = p.within(p.offers); err != nil {
 		return nil, err
 	}
 	if err := a.plannable(ctx, p); err != nil {
@@ -122,6 +131,10 @@ func (a *Agent) price(ctx context.Context, p *planned, f book.Found) error {
 	p.plan.Offer = a.viewOffer(f)
 	if p.bid > 0 {
 		f.Lot.Price, p.plan.Bid = p.bid, p.bid.String()
+	}
+	if p.most > 0 {
+		p.plan.MaxPrice, p.plan.Asks = p.most.String(), p.asks
+		f.Lot.Price = min(f.Lot.Price, p.most)
 	}
 	rate, n, unit := f.Lot.Price, p.needs.Devices, f.Entry.Unit
 	hold, err := market.Hold(rate, n, f.Lot.MinTerm)
@@ -253,7 +266,11 @@ func (a *Agent) choose(ctx context.Context, req api.RunRequest) ([]book.Found, e
 	if len(kept) == 0 {
 		return nil, noOffer(req, a.Board.Book().Len(), len(a.Network.Peers()), own)
 	}
-	return kept[:min(len(kept), triedOffers)], nil
+	most := triedOffers
+	if req.MaxPrice != "" && !req.Buy {
+		most = askedOffers
+	}
+	return kept[:min(len(kept), most)], nil
 }
 
 // others are the lots of other accounts: one's own PCs, which act for one account, owe each other nothing.
@@ -358,7 +375,10 @@ func (a *Agent) order(ctx context.Context, p *planned, f book.Found) (*job, erro
 	if err != nil {
 		return nil, err
 	}
-	w := negotiate.Order{Lot: f.Lot.ID, Quantity: p.needs.Devices, Term: term, Needs: p.needs}
+	w := negotiate.Order{Lot: f.Lot.ID, Quantity: p.needs.Devices, Term: term, Needs: p.needs, Quote: p.quoteOf(f)}
+	if w.Quote != nil {
+		w.Term = min(term, w.Quote.Quote.Term)
+	}
 	if _, err := rand.Read(w.Nonce[:]); err != nil {
 		return nil, fmt.Errorf("nonce: %w", err)
 	}
@@ -378,7 +398,7 @@ func (a *Agent) order(ctx context.Context, p *planned, f book.Found) (*job, erro
 		if err != nil {
 			return err
 		}
-		rec.ID, rec.Accept, rec.Voucher = purchase.ID, purchase.AcceptRaw, purchase.VoucherRaw
+		rec.ID, rec.Accept, rec.Voucher, rec.Quote = purchase.ID, purchase.AcceptRaw, purchase.VoucherRaw, purchase.QuoteRaw
 		return errors.Join(kv.Save(tx.Of(kv.Renter), jobKey(rec.ID), rec), kv.Save(tx.Of(kv.Renter), peerKey(rec.Provider), rec.Peer))
 	})
 	if errors.Is(err, books.ErrDisputed) {
@@ -406,7 +426,7 @@ func another(why reason.Reason) bool {
 	switch why.Code {
 	case reason.DeviceTaken, reason.OfferUnknown, reason.OfferExpired, reason.Measuring, reason.OwnerPaused, reason.OwnerUsing, reason.RuntimeDown,
 		reason.ProviderGone, reason.NotServed, reason.CreditLimit, reason.StrangersTotal, reason.NotMeasured, reason.DiskFull, reason.LedgerReadOnly,
-		reason.TermsChanged, reason.PriceBelow, reason.TermOutOfRange, reason.ResourcesExceeded:
+		reason.TermsChanged, reason.PriceBelow, reason.TermOutOfRange, reason.ResourcesExceeded, reason.QuoteLapsed, reason.QuoteDiffers:
 		return true
 	}
 	return false
@@ -427,6 +447,16 @@ func (a *Agent) Submit(ctx context.Context, req api.RunRequest, send func(api.Ru
 	if err := send(api.RunEvent{Step: api.StepPlan, Plan: &p.plan}); err != nil || req.DryRun {
 		return err
 	}
+	if p.asks {
+		if err := a.quotes(ctx, p, send); err != nil {
+			return err
+		}
+	}
+	return a.tryOffers(ctx, p, send)
+}
+
+// tryOffers buys the first of the planned offers that is sold, and follows its job.
+func (a *Agent) tryOffers(ctx context.Context, p *planned, send func(api.RunEvent) error) error {
 	order := a.order
 	if p.bid > 0 {
 		order = a.bidFor
@@ -440,7 +470,12 @@ func (a *Agent) Submit(ctx context.Context, req api.RunRequest, send func(api.Ru
 		if err := a.start(j); err != nil {
 			return err
 		}
-		why, err := a.follow(ctx, j, send, !last)
+		why, err := a.follow(ctx, j, func(e api.RunEvent) error {
+			if e.Job != nil && e.Job.State != "buying" {
+				p.leaveOthers(a, keyOf(f))
+			}
+			return send(e)
+		}, !last)
 		if err != nil || why == nil {
 			return err
 		}

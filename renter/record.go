@@ -68,6 +68,7 @@ type record struct {
 	Taken        money.Micro    `cbor:"54,keyasint,omitempty"` // by the newest that the provider took: it stands when a later one is refused
 	TakenUntil   int64          `cbor:"55,keyasint,omitempty"`
 	Bid          *bid           `cbor:"56,keyasint,omitempty"` // in place of Accept, if the job is to have its lease by auction
+	Quote        []byte         `cbor:"57,keyasint,omitempty"` // sealed, that Accept is under; none: at the offer's price
 }
 
 const recordVersion = 1

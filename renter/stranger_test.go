@@ -270,7 +270,7 @@ func newStranger(t *testing.T, n *p2ptest.Net) *stranger {
 func (s *stranger) join() {
 	s.node = s.net.Join(s.dev)
 	id := func(name string) p2p.Protocol { return p2p.ProtocolID(testNet, name) }
-	seller, err := negotiate.NewSeller(s.dev, s, s)
+	seller, err := negotiate.NewSeller(s.dev, s, s, nil)
 	must(s.t, err)
 	st, err := settle.New(settle.Config{Network: s.node, Protocol: id(work.ProtoSettle), Books: s.books})
 	must(s.t, err)

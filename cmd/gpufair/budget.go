@@ -21,8 +21,11 @@ func (a *app) budget(ctx context.Context, c api.Client, f *runFlags) error {
 	if err != nil {
 		return err
 	}
-	if f.req.Bid != "" {
+	switch {
+	case f.req.Bid != "":
 		o.Price = f.req.Bid
+	case f.req.MaxPrice != "" && !f.req.Buy:
+		o.Price = f.req.MaxPrice
 	}
 	amount, err := anHour(o, f.req.Devices)
 	if err != nil {
@@ -120,7 +123,7 @@ func (a *app) dryRun(ctx context.Context, c api.Client, req api.RunRequest) erro
 	return nil
 }
 
-// confirm shows the plan and asks whether to pay for it. The offer that was shown is the one that is bought.
+// confirm shows the plan and asks whether to pay for it. The offer that was shown is the one that is bought, unless quotes decide.
 func (a *app) confirm(ctx context.Context, c api.Client, f *runFlags) error {
 	plan, err := planOf(ctx, c, f.req)
 	if err != nil {
@@ -136,7 +139,9 @@ func (a *app) confirm(ctx context.Context, c api.Client, f *runFlags) error {
 	if !ok {
 		return &cli.Error{Code: cli.ExitInterrupted, What: "run: not bought, nothing is held"}
 	}
-	f.req.Offer, f.req.Query, f.req.Order = plan.Offer.ID, "", ""
+	if !plan.Asks {
+		f.req.Offer, f.req.Query, f.req.Order = plan.Offer.ID, "", ""
+	}
 	return nil
 }
 
@@ -168,6 +173,11 @@ func planLines(p api.Plan, req api.RunRequest) []string {
 	if p.Bid != "" {
 		rows[0] = [2]string{"bid", fmt.Sprintf("%s %s per device-hour, sealed, for offer %s: %s of %s", p.Bid, o.Unit, o.ID, modelOf(o), shortAccount(o.Provider))}
 		rows[3][1] += "; until the result more of your credit, so that it does not tell the bid"
+	}
+	if p.Asks {
+		rows[0] = [2]string{"quotes", fmt.Sprintf("%s %s per device-hour at most, of the offers that match; now %s of %s, %s, comes first at %s", p.MaxPrice, o.Unit,
+			o.ID, shortAccount(o.Provider), modelOf(o), o.Price)}
+		rows[3][1] += "; less if less is quoted"
 	}
 	for _, w := range p.Warnings {
 		rows = append(rows, [2]string{"beware", w})

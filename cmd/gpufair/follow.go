@@ -146,8 +146,11 @@ func (f *follower) tell(e api.RunEvent) {
 		f.tellState(*e.Job)
 	}
 	step := e.Step
-	if step == api.StepBid {
+	switch {
+	case step == api.StepBid:
 		step += e.Detail // an auction has steps of its own
+	case e.Quote != nil:
+		f.tellQuote(*e.Quote)
 	}
 	if step == f.step || f.JSON {
 		return
@@ -189,6 +192,20 @@ func (f *follower) tellState(j api.Job) {
 			f.Note("gpufair: the job goes on")
 		}
 		f.state = j.State
+	}
+}
+
+// tellQuote says what an offer answered.
+func (f *follower) tellQuote(q api.Quote) {
+	who := fmt.Sprintf("%s of %s", q.Offer, shortAccount(q.Provider))
+	switch {
+	case f.JSON:
+	case q.Price == "":
+		f.Note("gpufair: no quote from %s: %s", cli.Clean(who), cli.Clean(q.Detail))
+	case q.Firm:
+		f.Note("gpufair: %s quotes %s %s an hour", cli.Clean(who), cli.Clean(q.Price), cli.Clean(q.Unit))
+	default:
+		f.Note("gpufair: %s gives no quotes; its price is %s %s an hour", cli.Clean(who), cli.Clean(q.Price), cli.Clean(q.Unit))
 	}
 }
 

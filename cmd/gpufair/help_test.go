@@ -32,7 +32,7 @@ func TestHelp(t *testing.T) {
 		"search --help":        {"kind=cpu finds cores", "gpu_name (model)", "fp32_matmul", "gpufair search kind=cpu"},
 		"why --help":           {"gpufair why 'gpu_ram>=80 price<1'", "7 no offer is known"},
 		"show --help":          {"gpufair show 8QmxYz1p.1"},
-		"run --help":           {"Ctrl-C: before the order is sent", "125 if gpufair could not run it", "gpufair run render.tar", "--budget"},
+		"run --help":           {"Ctrl-C: before the order is sent", "125 if gpufair could not run it", "gpufair run render.tar", "--budget", "--max-price 0.40"},
 		"ps --help":            {"gpufair ps -a --json"},
 		"logs --help":          {"gpufair logs -f --since 10m"},
 		"stop --help":          {"gpufair stop 3f2a --release"},

@@ -32,6 +32,10 @@ behind -- is the command; without it the image's own runs. --input becomes /in, 
 --budget is the most that the job may cost, ever: the lease ends when it is used up. Without it you are asked, or off a terminal an hour of
 the offer's price is the cap. Before you pay you see the offer, what is held, and how long budget and credit last.
 
+--max-price PRICE asks the cheapest offers that match, up to eight, for a quote and takes the best: a firm price of at most that, which an owner may
+set below the own price. All answer within 3 seconds; who does not quote says why. With --buy nobody is asked: the first fit at its price, if that is
+no more. Without --max-price the first fit is bought at its price, whatever it is.
+
 --bid PRICE bids in a sealed auction of --offer, where its owner sells so; docs/auctions.md has the rules. The best bid gets the lease and pays
 what it bid. It takes about half a minute, and a bid binds: one that was sent is opened even if you stop the job, and a lease that it wins is
 let go then. The agent must run until the result, or the hold is lost. It keeps the auction's file, for gpufair auction verify.
@@ -64,6 +68,7 @@ func (a *app) runCommand() *cobra.Command {
 		Example: `  gpufair run render.tar -q kind=cpu --input scene --output pictures -- render /in/scene.json /out
   gpufair run train.tar -q 'gpu_name=RTX_4090 price<0.5' --budget 2 -e EPOCHS=3
   gpufair run job.tar --offer 8QmxYz1p.1 --dry-run
+  gpufair run job.tar -q 'vram>=24' --max-price 0.40 --budget 2           # the best of several quotes
   gpufair run job.tar --offer 8QmxYz1p.1 --bid 0.35 --budget 2            # by a sealed bid
   gpufair run -d --name night job.tar -q kind=cpu --budget 1 --term 8h    # prints the job's id`,
 		RunE: func(c *cobra.Command, args []string) error { return failedRun(a.run(c, f, args)) },
@@ -79,6 +84,8 @@ func (a *app) runFlags(c *cobra.Command, f *runFlags) {
 	fl.StringVarP(&f.req.Order, "order", "o", "", "which of them first, as in `search` (default price)")
 	fl.StringVar(&f.req.Offer, "offer", "", "this offer's `id`, in place of a query")
 	fl.StringVar(&f.req.Bid, "bid", "", "bid this `price` per device-hour in a sealed auction of --offer, in place of buying at its price")
+	fl.StringVar(&f.req.MaxPrice, "max-price", "", "pay at most this `price` per device-hour: offers that match are asked for quotes, and the best is taken")
+	fl.BoolVar(&f.req.Buy, "buy", false, "ask for no quotes: buy the first offer that matches at its price (the default without --max-price)")
 	fl.StringArrayVarP(&f.env, "env", "e", nil, "set `KEY=value` in the job; KEY alone takes the value from here")
 	fl.StringVarP(&f.req.Dir, "workdir", "w", "", "`folder` in the container to start in")
 	fl.StringVarP(&f.req.User, "user", "u", "", "`user` in the container")
@@ -169,6 +176,8 @@ func (f *runFlags) read(c *cobra.Command, args []string) error {
 		return cli.Usagef("give one of them", "run: --offer and --query or --order exclude each other")
 	case f.req.Bid != "" && f.req.Offer == "":
 		return cli.Usagef("gpufair run IMAGE --offer ID --bid "+cli.Clean(f.req.Bid)+"; gpufair search shows ids", "run: --bid needs --offer: a sealed bid is for one offer")
+	case f.req.Bid != "" && (f.req.MaxPrice != "" || f.req.Buy):
+		return cli.Usagef("a bid is a price already", "run: --bid excludes --max-price and --buy")
 	case f.req.Name != "" && !jobName.MatchString(f.req.Name):
 		return cli.Usagef("letters, digits and _.- make a name, up to 63", "run: --name %q", cli.Clean(f.req.Name))
 	case f.req.Devices < 1:
@@ -209,9 +218,9 @@ func (f *runFlags) measures() error {
 		}
 		f.req.Memory = n >> 20
 	}
-	if f.req.Bid != "" {
-		if r, err := money.ParseRate(f.req.Bid); err != nil || r == 0 {
-			return cli.Usagef("write a price above 0 per device-hour, in the offer's unit, such as 0.35", "run: --bid %q is no price", cli.Clean(f.req.Bid))
+	for _, p := range [][2]string{{"--bid", f.req.Bid}, {"--max-price", f.req.MaxPrice}} {
+		if r, err := money.ParseRate(p[1]); p[1] != "" && (err != nil || r == 0) {
+			return cli.Usagef("write a price above 0 per device-hour, in the offer's unit, such as 0.35", "run: %s %q is no price", p[0], cli.Clean(p[1]))
 		}
 	}
 	if f.req.Budget != "" {

@@ -31,7 +31,8 @@ type Order struct {
 	Quantity uint32     // devices
 	Term     uint32     // seconds, at most
 	Needs    work.Needs // Devices is Quantity
-	Nonce    wire.Hash  // 32 random bytes; the caller's, since it must be stored before anything is sent
+	Nonce    wire.Hash  // 32 random bytes; the caller's, since it must be stored before anything is sent. A quote has its own
+	Quote    *Quoted    // that the order is under; nil: at the offer's price
 }
 
 // Purchase is an order signed and ready to send. Store it durably before [Buy]: after a crash or a lost answer the same bytes get the
@@ -43,9 +44,10 @@ type Purchase struct {
 	AcceptRaw  []byte
 	VoucherRaw []byte
 	Needs      work.Needs
+	QuoteRaw   []byte // sealed; none: at the offer's price
 }
 
-// Prepare makes and signs the Accept of an order at the offer's price, with the opening voucher that voucher makes for the lease's id.
+// Prepare makes and signs the Accept of an order at the offer's price or under a quote, with the opening voucher that voucher makes for the lease's id.
 // The offer's use terms count as accepted: show them before. The error is a [reason.Error] if the offer cannot serve the order.
 func Prepare(
 	dev *identity.Device, o market.SealedOffer, w Order, now time.Time, voucher func(market.LeaseID) ([]byte, error),
@@ -65,7 +67,14 @@ func Prepare(
 		Header: dev.Header(market.Version), Delegation: dev.DelegationHash(), Offer: o.Hash, Provider: o.Account, Lot: w.Lot,
 		Quantity: w.Quantity, Rate: lot.Price, Unit: o.Unit, Term: w.Term, Nonce: w.Nonce, Needs: needs, Use: o.Terms.Use,
 	}
-	if err := market.CheckAccept(o, a, now); err != nil {
+	var quote []byte
+	if w.Quote != nil {
+		quote, a.Rate, a.Nonce = w.Quote.Raw, w.Quote.Quote.Rate, identity.Hash(w.Quote.Raw)
+		err = market.CheckQuoted(o, w.Quote.Quote, quote, a)
+	} else {
+		err = market.CheckAccept(o, a, now)
+	}
+	if err != nil {
 		return Purchase{}, err
 	}
 	if err := w.Needs.Fit(lot, w.Quantity); err != nil {
@@ -83,7 +92,7 @@ func Prepare(
 	if err != nil {
 		return Purchase{}, err
 	}
-	return Purchase{ID: a.ID(), Offer: o, Accept: a, AcceptRaw: raw, VoucherRaw: v, Needs: w.Needs}, nil
+	return Purchase{ID: a.ID(), Offer: o, Accept: a, AcceptRaw: raw, VoucherRaw: v, Needs: w.Needs, QuoteRaw: quote}, nil
 }
 
 // Deal is a purchase that the provider signed.
@@ -99,7 +108,7 @@ type Deal struct {
 // The error is a [reason.Error] if the provider refused or signed something else, wraps [p2p.ErrUnreachable] or [p2p.ErrUnsupported]
 // if nothing was ever sent, and [ErrOutcome] if it cannot be known whether the provider sold.
 func Buy(ctx context.Context, n p2p.Network, network string, dev *identity.Device, p Purchase) (Deal, error) {
-	order := work.Order{Accept: p.AcceptRaw, Voucher: p.VoucherRaw, Delegation: dev.Delegation(), Needs: p.Needs}
+	order := work.Order{Accept: p.AcceptRaw, Voucher: p.VoucherRaw, Delegation: dev.Delegation(), Needs: p.Needs, Quote: p.QuoteRaw}
 	protocol := p2p.ProtocolID(network, work.ProtoTrade)
 	provider := p2p.PeerAddr{Peer: p.Offer.Device, Addrs: p.Offer.Addrs}
 	sent := false

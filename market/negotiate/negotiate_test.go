@@ -36,7 +36,6 @@ type shop struct {
 	calls  int                        // guarded by mu; of Sell
 	spoil  func(*market.Lease)        // what a cheating provider changes
 	sell   func(negotiate.Sale) error // refuses, if set
-	stall  time.Duration              // before an answer
 	signer *identity.Device           // instead of dev
 	after  func()                     // when sold, before the answer
 }
@@ -49,7 +48,7 @@ func (s *shop) Sold(_ context.Context, id market.LeaseID) ([]byte, error) {
 	return s.leases[id], nil
 }
 
-func (s *shop) Sell(ctx context.Context, o negotiate.Sale) ([]byte, error) {
+func (s *shop) Sell(_ context.Context, o negotiate.Sale) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls++
@@ -92,13 +91,6 @@ func (s *shop) Sell(ctx context.Context, o negotiate.Sale) ([]byte, error) {
 	if s.after != nil {
 		s.after()
 	}
-	if s.stall > 0 {
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(s.stall):
-		}
-	}
 	return raw, nil
 }
 
@@ -122,7 +114,7 @@ func newWorld(t *testing.T) *world {
 		taken: map[wire.Hash]uint64{}, leases: map[market.LeaseID][]byte{},
 	}
 	var err error
-	if w.seller, err = negotiate.NewSeller(w.owner, w.shop, w.shop); err != nil {
+	if w.seller, err = negotiate.NewSeller(w.owner, w.shop, w.shop, nil); err != nil {
 		t.Fatal(err)
 	}
 	w.ownerNode.Handle(protocol, negotiate.Limits(), w.seller.Handler())

@@ -41,6 +41,7 @@ type Sale struct {
 	Offer         market.SealedOffer
 	Lot           market.Lot
 	Peer          identity.PeerID
+	Quote         wire.Hash // that it is under, whose devices are held for it; zero: at the offer's price
 }
 
 // Sales is what the provider's agent does in its store. Safe for concurrent use.
@@ -58,14 +59,15 @@ type Seller struct {
 	dev    *identity.Device
 	offers Offers
 	sales  Sales
+	quotes *Quoter
 }
 
-// NewSeller makes the seller of a provider's device.
-func NewSeller(dev *identity.Device, offers Offers, sales Sales) (*Seller, error) {
+// NewSeller makes the seller of a provider's device; without a quoter it sells at the offer's price alone.
+func NewSeller(dev *identity.Device, offers Offers, sales Sales, quotes *Quoter) (*Seller, error) {
 	if dev == nil || offers == nil || sales == nil {
 		return nil, errors.New("negotiate: a seller needs a device, offers and sales")
 	}
-	return &Seller{dev: dev, offers: offers, sales: sales}, nil
+	return &Seller{dev: dev, offers: offers, sales: sales, quotes: quotes}, nil
 }
 
 // Limits is what the protocol may cost: an order is one question and one durable write.
@@ -94,6 +96,9 @@ func (s *Seller) Answer(ctx context.Context, peer identity.PeerID, o work.Order,
 	if leaseRaw, err = s.repeat(ctx, sale); err != nil || leaseRaw != nil {
 		return leaseRaw, err
 	}
+	if len(o.Quote) > 0 {
+		return s.sellQuoted(ctx, sale, o.Quote)
+	}
 	var ok bool
 	if sale.Offer, ok = s.offers.Own(sale.Accept.Offer); !ok {
 		return nil, reason.Errorf(reason.OfferUnknown, "offer %s", sale.Accept.Offer.Short())
@@ -101,11 +106,35 @@ func (s *Seller) Answer(ctx context.Context, peer identity.PeerID, o work.Order,
 	if err := market.CheckAccept(sale.Offer, sale.Accept, now); err != nil {
 		return nil, err
 	}
-	sale.Lot, _ = sale.Offer.Lot(sale.Accept.Lot) // CheckAccept found it
+	return s.sell(ctx, sale)
+}
+
+// sellQuoted sells what a quote holds; the quote is used up if it is sold, and stands as before if not.
+func (s *Seller) sellQuoted(ctx context.Context, sale Sale, raw []byte) ([]byte, error) {
+	if s.quotes == nil {
+		return nil, reason.Errorf(reason.QuoteLapsed, "quote %s", identity.Hash(raw).Short())
+	}
+	kept, done, err := s.quotes.take(ctx, raw)
+	if err != nil {
+		return nil, err
+	}
+	var lease []byte
+	defer func() { done(lease != nil) }()
+	sale.Offer, sale.Quote = kept.Offer, identity.Hash(raw)
+	if err := market.CheckQuoted(kept.Offer, kept.Quote, raw, sale.Accept); err != nil {
+		return nil, err
+	}
+	lease, err = s.sell(ctx, sale)
+	return lease, err
+}
+
+// sell judges the needs of a sale whose terms were judged, and sells it.
+func (s *Seller) sell(ctx context.Context, sale Sale) ([]byte, error) {
+	sale.Lot, _ = sale.Offer.Lot(sale.Accept.Lot) // its terms are judged: it is there
 	if err := sale.Needs.Fit(sale.Lot, sale.Accept.Quantity); err != nil {
 		return nil, err
 	}
-	leaseRaw, err = s.sales.Sell(ctx, sale)
+	leaseRaw, err := s.sales.Sell(ctx, sale)
 	if err != nil {
 		return nil, fmt.Errorf("sell lease %s: %w", sale.ID.Short(), err)
 	}

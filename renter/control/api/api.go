@@ -164,6 +164,8 @@ type RunRequest struct {
 	Order    string            `json:"order,omitempty"`
 	Offer    string            `json:"offer,omitempty" doc:"an offer's id, in place of a query"`
 	Bid      string            `json:"bid,omitempty" doc:"per device-hour: bid so much in a sealed auction of the offer, in place of buying at its price"`
+	MaxPrice string            `json:"max_price,omitempty" doc:"per device-hour: ask the cheapest fits for a quote of at most so much, and take the best"`
+	Buy      bool              `json:"buy,omitempty" doc:"with max_price: ask nobody, take the first fit that costs no more"`
 	Devices  int               `json:"devices,omitempty" doc:"0: 1"`
 	Memory   uint64            `json:"memory_mib,omitempty"`
 	Term     int               `json:"term_s,omitempty" doc:"at most so long; 0: as long as the budget pays, within the offer's longest"`
@@ -181,6 +183,8 @@ type Plan struct {
 	Offer      Offer    `json:"offer"`
 	Hold       string   `json:"hold" doc:"rate x minimum term, held on credit"`
 	Bid        string   `json:"bid,omitempty" doc:"per device-hour, where the offer is to be got by a sealed bid"`
+	MaxPrice   string   `json:"max_price,omitempty" doc:"per device-hour, at most"`
+	Asks       bool     `json:"asks,omitempty" doc:"the offers that fit are asked for quotes; the offer is the cheapest by its own price"`
 	Budget     string   `json:"budget"`
 	Unit       string   `json:"unit"`
 	BudgetEnds float64  `json:"budget_ends_s" doc:"seconds that the budget pays for"`
@@ -193,6 +197,7 @@ type Plan struct {
 // Steps of a run, in order.
 const (
 	StepPlan    = "plan"    // offer chosen: Plan is set
+	StepQuote   = "quote"   // an offer was asked for its price: Quote is its answer
 	StepBuy     = "buy"     // Accept is being sent: from here on something may be held
 	StepBid     = "bid"     // in place of buy: a sealed bid is held and on its way; Detail says how far
 	StepLease   = "lease"   // both have signed
@@ -209,10 +214,23 @@ type RunEvent struct {
 	Step   string  `json:"step"`
 	Detail string  `json:"detail,omitempty"`
 	Plan   *Plan   `json:"plan,omitempty"`
+	Quote  *Quote  `json:"quote,omitempty" doc:"of step quote"`
 	Done   int64   `json:"done,omitempty" doc:"bytes, of push and fetch"`
 	Total  int64   `json:"total,omitempty"`
 	Job    *Job    `json:"job,omitempty"`
 	Error  *Failed `json:"error,omitempty" doc:"last line of a run that failed"`
+}
+
+// Quote is what an offer answered that was asked for its price.
+type Quote struct {
+	Offer    string `json:"offer" doc:"as search shows it"`
+	Provider string `json:"provider" doc:"account"`
+	Model    string `json:"model"`
+	Unit     string `json:"unit"`
+	Price    string `json:"price,omitempty" doc:"per device-hour; absent: no quote"`
+	Firm     bool   `json:"firm" doc:"its devices are held for you; false: it gives no quotes, and its offer's price counts"`
+	Code     string `json:"code,omitempty" doc:"why there is no quote"`
+	Detail   string `json:"detail,omitempty" doc:"the same for people"`
 }
 
 // Failed is why a run failed.
