@@ -108,6 +108,9 @@ func TestProviderDies(t *testing.T) {
 	t.Parallel()
 	m := newFair(t)
 	r := m.tenant("renter")
+	r.stop()
+	r.give = 15 * time.Second
+	r.start()
 	o := m.owner("owner", r.account())
 	r.meet(o.party)
 	r.sees(1)
@@ -124,7 +127,7 @@ func TestProviderDies(t *testing.T) {
 	job := r.ends(id, patience)
 	until(t, "the job to be over", patience, func() bool { return r.agent.Live() == 0 })
 	job = r.job(id)
-	if job.Reason != "provider_gone" || job.Results != "partial" || job.EndedAt.Sub(died) > r.give+60*time.Second {
+	if job.Reason != "provider_gone" || job.Results != "partial" || job.EndedAt.Sub(died) > r.give+patience {
 		t.Fatalf("ended with %q (%s), results %s", job.Reason, job.Detail, job.Results)
 	}
 	if limit := died.Sub(*job.Started).Seconds() + 10; job.Seconds > limit {
@@ -142,7 +145,7 @@ func TestProviderDies(t *testing.T) {
 	r.meet(o.party)
 	until(t, "release and voucher to arrive", patience, func() bool {
 		theirs, mine := statementOf(t, o.base.Books, id), statementOf(t, r.base.Books, id)
-		return theirs.Amount == mine.Amount && theirs.Voucher == mine.Voucher && o.agent.Devices()[0].State == "free"
+		return theirs.Amount == mine.Amount && theirs.Voucher == mine.Voucher && o.free()
 	})
 	sameMoney(t, o, r, id)
 }
@@ -172,7 +175,7 @@ func TestReleaseBeforeItRuns(t *testing.T) {
 		if err != nil || !released {
 			t.Fatalf("released %v, %v", released, err)
 		}
-		until(t, "the device to be free again", patience, func() bool { return o.agent.Devices()[0].State == "free" })
+		until(t, "the device to be free again", patience, o.free)
 	}
 	for _, b := range []*books.Books{r.base.Books, o.base.Books} {
 		err := b.View(context.Background(), func(x *books.Reader) error {

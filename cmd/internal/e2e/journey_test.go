@@ -321,7 +321,7 @@ func TestStopAndSignal(t *testing.T) {
 			if job.Reason != c.reason || (c.exit >= 0 && (job.Exit == nil || job.Exit.Code != c.exit)) {
 				t.Fatalf("ended with %q, exit %+v", job.Reason, job.Exit)
 			}
-			until(t, "the device to be free again", patience, func() bool { return o.agent.Devices()[0].State == "free" })
+			until(t, "the device to be free again", patience, o.free)
 			sameMoney(t, o, r, id)
 		})
 	}

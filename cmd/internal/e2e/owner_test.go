@@ -33,7 +33,12 @@ func leased(t testing.TB, command ...string) (*fair, *owner, *tenant, market.Lea
 	return m, o, r, id
 }
 
-func (o *owner) free() bool     { return o.agent.Devices()[0].State == "free" }
+// free says whether the device is; one that has just started may know of none yet.
+func (o *owner) free() bool {
+	d := o.agent.Devices()
+	return len(d) > 0 && d[0].State == "free"
+}
+
 func (o *owner) offering() bool { return len(o.agent.Offers().Lots) > 0 }
 
 // The owner's pause frees a device though the job does not listen, and one with an end comes off by itself. How fast is logged, for a
