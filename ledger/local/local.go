@@ -253,10 +253,12 @@ func (d Desk) settlements(a huma.API) {
 			if err != nil {
 				return nil, err
 			}
-			if err := f(ctx, id); err != nil {
-				return nil, fail(err)
+			said := f(ctx, id)
+			if said != nil && !settle.Away(said) {
+				return nil, fail(said)
 			}
 			out, err := d.show(ctx, id)
+			out.Undelivered = said != nil // it stays as it is until the other side is back
 			return &serve.Body[statement.Settlement]{Body: out}, err
 		})
 	}
@@ -266,9 +268,7 @@ func (d Desk) settlements(a huma.API) {
 		}
 		return d.bring(ctx, id)
 	})
-	decide("/settlements/{id}/refuse", "Refuse the other side's proposal", func(ctx context.Context, id wire.Hash) error {
-		return errors.Join(d.Settle.Refuse(ctx, id, "refused by its owner"), d.bring(ctx, id))
-	})
+	decide("/settlements/{id}/refuse", "Refuse the other side's proposal, or drop one of this side that was never sent", d.refuse)
 	decide("/settlements/{id}/send", "Ask the other side again", d.bring)
 	huma.Register(a, bytesOp("/settlements/{id}/proof", "One file that shows a third person who signed for a payment"), func(ctx context.Context, in *one) (*file, error) {
 		id, err := d.settlement(ctx, in.ID)
@@ -276,6 +276,9 @@ func (d Desk) settlements(a huma.API) {
 			return nil, err
 		}
 		var raw []byte
+		if err = d.Books.Update(ctx, func(t *books.Tx) error { return t.Sending(id) }); err != nil && !errors.Is(err, books.ErrReadOnly) {
+			return nil, fail(err) // the file holds the signature
+		}
 		err = d.Books.View(ctx, func(r *books.Reader) error {
 			p, err := r.ProvePayment(id)
 			if err != nil {
@@ -313,10 +316,19 @@ func (d Desk) settlement(ctx context.Context, start string) (id wire.Hash, err e
 
 // fail makes an error one for the person who asked.
 func fail(err error) error {
-	var paid *ledger.CreditError
+	var (
+		paid *ledger.CreditError
+		said *p2p.Error
+	)
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, new(huma.StatusError)):
+		return err // it says already what to do
+	case errors.Is(err, books.ErrNoDealings):
+		return serve.Fail(http.StatusNotFound, err, "`ledger` lists the accounts and units that were dealt with: name one of them, and its --unit")
+	case errors.Is(err, books.ErrRefused):
+		return serve.Fail(http.StatusConflict, err, "if the payment was made, `settle` records it anew")
 	case errors.Is(err, books.ErrNoSettlement), errors.Is(err, books.ErrNoLane), errors.Is(err, books.ErrUnknownDevice):
 		return serve.Fail(http.StatusNotFound, err, "")
 	case errors.Is(err, identity.ErrRevoked):
@@ -341,6 +353,8 @@ func fail(err error) error {
 		return serve.Fail(http.StatusConflict, err, "for a payment: `settle refuse` it, and have the other side record it anew, which brings its newest vouchers along")
 	case away(err):
 		return serve.Fail(http.StatusBadGateway, err, "wait until the other side is back: `peers` shows who is connected")
+	case errors.As(err, &said) && said.Kind != p2p.KindInternal:
+		return serve.Fail(http.StatusConflict, err, "the other side did not take it: `settle list` shows how it stands, and `settle send` asks again")
 	case errors.As(err, &paid), errors.Is(err, books.ErrConflict):
 		return serve.Fail(http.StatusConflict, err, "")
 	}

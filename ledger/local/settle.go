@@ -10,6 +10,7 @@ import (
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/ledger/money"
+	"github.com/gpufair/gpufair/ledger/settle"
 	"github.com/gpufair/gpufair/ledger/statement"
 	"github.com/gpufair/gpufair/ledger/voucher"
 	"github.com/gpufair/gpufair/p2p"
@@ -30,10 +31,15 @@ func (d Desk) settle(ctx context.Context, in statement.SettleRequest) (statement
 		}
 	}
 	id, _, err := d.Settle.Settle(ctx, peer, p)
-	if err != nil && (id.IsZero() || !away(err)) {
+	if err != nil && (id.IsZero() || !settle.Away(err)) {
 		return statement.Settlement{}, fail(err)
 	}
-	return d.show(ctx, id) // proposed: the other side signs when it is back
+	out, shown := d.show(ctx, id) // proposed: the other side signs when it is back
+	if shown == nil && out.State == "refused" {
+		return out, serve.Fail(http.StatusConflict, fmt.Errorf("the other side refused it: %s", out.Why), "`settle list` shows it; nothing was booked")
+	}
+	out.Undelivered = err != nil
+	return out, shown
 }
 
 // away says that the other side could not be asked, which costs nothing but time.
@@ -72,7 +78,7 @@ func (d Desk) payment(ctx context.Context, in statement.SettleRequest) (books.Pa
 	}
 	peer, err := d.Peer(ctx, account)
 	if err != nil {
-		return bad(err)
+		peer = identity.PeerID{} // it is told when it connects
 	}
 	return books.Payment{Channel: c, Amount: amount, Method: method, Reference: in.Reference}, peer, nil
 }
@@ -191,12 +197,22 @@ func (d Desk) bring(ctx context.Context, id wire.Hash) error {
 	}
 	peer, err := d.Peer(ctx, account)
 	if err != nil {
+		return fmt.Errorf("%w: %w", p2p.ErrUnreachable, err)
+	}
+	_, err = d.Settle.Send(ctx, peer, id)
+	return err
+}
+
+// refuse says no to a settlement, and says so to the other side.
+func (d Desk) refuse(ctx context.Context, id wire.Hash) error {
+	err := d.Settle.Refuse(ctx, id, "")
+	if errors.Is(err, books.ErrGiven) {
+		return serve.Fail(http.StatusConflict, err, fmt.Sprintf("the other side can refuse it: `gpufair settle refuse %s` there (`gpufaird` on an owner's PC); until then it may sign it, and it counts", id.String()[:12]))
+	}
+	if err != nil {
 		return err
 	}
-	if _, err = d.Settle.Send(ctx, peer, id); away(err) {
-		return nil // it stays as it is until the other side is back
-	}
-	return err
+	return d.bring(ctx, id)
 }
 
 // show is a settlement as it stands.

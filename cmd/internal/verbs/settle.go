@@ -40,7 +40,7 @@ func (d *Daemon) Settle() *cobra.Command {
 	c.Flags().StringVar(&req.PaidBy, "paid-by", "", "me or them; empty: whoever rented from the other")
 	c.Flags().BoolVar(&req.Force, "force", false, "although settlement.command may be paying an invoice of the same debt")
 	c.AddCommand(d.settleList(), d.settleDecide("accept", "sign the other side's proposal: the money has come in"),
-		d.settleDecide("refuse", "refuse the other side's proposal"), d.settleDecide("send", "ask the other side again"), d.settleProof())
+		d.settleDecide("refuse", "refuse the other side's proposal, or drop yours if it was never sent"), d.settleDecide("send", "ask the other side again"), d.settleProof())
 	return c
 }
 
@@ -51,7 +51,8 @@ func (d *Daemon) settleList() *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "payments and who has signed", Args: cobra.NoArgs,
 		Long: "States: proposed: you signed, and the other side has not answered; waiting: the other side signed, and `settle accept` or `settle refuse`\n" +
-			"is yours to say; signed: both did, and it counts; refused. One that has not been answered for 7 days is marked: `settle proof` makes a\n" +
+			"is yours to say; signed: both did, and it counts; refused, and by whom; dropped: yours, never sent. What was not delivered is sent by\n" +
+			"itself when the other side connects. One that has not been answered for 7 days is marked: `settle proof` makes a\n" +
 			"file that shows to others who signed what.",
 		Example: fmt.Sprintf("  %s settle list\n  %s settle list --json", d.Name, d.Name),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -92,12 +93,27 @@ func settleState(s statement.Settlement, now time.Time) any {
 		return cli.Cell{Text: "waiting for you, " + cli.Span(now.Sub(s.Time)), Colour: cli.Bad}
 	case s.Overdue:
 		return cli.Cell{Text: s.State + ", not countersigned for " + cli.Span(now.Sub(s.Time)), Colour: cli.Bad}
-	case strings.HasPrefix(s.Why, s.State): // refused by its owner
-		return s.Why
-	case s.Why != "":
-		return s.State + ": " + s.Why
 	}
-	return s.State
+	return stateText(s)
+}
+
+// stateText says how a payment stands, and who refused it.
+func stateText(s statement.Settlement) string {
+	text := s.State
+	switch {
+	case s.RefusedBy == "other":
+		text = "refused by " + short(s.Account)
+	case s.RefusedBy == "me" && len(s.Signed) > 0 && s.Signed[0] != s.Account:
+		text = "dropped"
+	case s.RefusedBy == "me":
+		text = "refused by you"
+	case s.Undelivered:
+		text += fmt.Sprintf(", not delivered yet: %s is not connected; it is sent when it connects", short(s.Account))
+	}
+	if s.Why != "" {
+		text += ": " + cli.Clean(s.Why)
+	}
+	return text
 }
 
 // settleProof is the verb `settle proof`.
@@ -192,5 +208,5 @@ func (d *Daemon) printSettlement(v statement.Settlement) error {
 		return d.PrintJSON(v)
 	}
 	return d.Pairs([2]string{"settlement", v.ID}, [2]string{"with", v.Account}, [2]string{"amount", v.Amount + " " + v.Unit},
-		[2]string{"reference", orDash(v.Reference)}, [2]string{"state", v.State}, [2]string{"signed by", strings.Join(v.Signed, "\n")})
+		[2]string{"reference", orDash(v.Reference)}, [2]string{"state", stateText(v)}, [2]string{"signed by", strings.Join(v.Signed, "\n")})
 }

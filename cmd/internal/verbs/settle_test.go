@@ -90,16 +90,24 @@ func TestSettleListMarks(t *testing.T) {
 		{ID: "aa", Account: "gfsilent", State: "proposed", Amount: "1", Unit: "CREDIT", Time: old, ByMe: true, Overdue: true},
 		{ID: "bb", Account: "gfother", State: "proposed", Amount: "2", Unit: "CREDIT", Time: time.Now(), ByMe: true},
 		{ID: "cc", Account: "gfother", State: "refused", Why: "no money came", Time: old},
-		{ID: "dd", Account: "gfother", State: "refused", Why: "refused by its owner", Time: old},
+		{ID: "dd", Account: "gfother", State: "refused", RefusedBy: "me", Signed: []string{"gfother"}, Time: old},
+		{ID: "ee", Account: "gfother", State: "refused", RefusedBy: "other", Why: "no money", Signed: []string{"gfme"}, Time: old},
+		{ID: "ff", Account: "gfother", State: "refused", RefusedBy: "me", Why: "it was never sent", Signed: []string{"gfme"}, Time: old},
+		{ID: "gg", Account: "gfaway", State: "proposed", Undelivered: true, Signed: []string{"gfme"}, Time: time.Now()},
 	}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/settlements", answer(list))
 	code, out, errs := verb(t, mux, "settle", "list")
-	if code != cli.ExitOK || strings.Count(out, "not countersigned for") != 1 || !strings.Contains(out, "refused: no money came") || strings.Contains(out, "refused: refused") ||
+	if code != cli.ExitOK || strings.Count(out, "not countersigned for") != 1 || !strings.Contains(out, "refused: no money came") ||
 		!strings.Contains(errs, "settle proof aa") || strings.Contains(errs, "settle proof bb") {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
-	if code, out, errs := verb(t, mux, "settle", "list", "--json"); code != cli.ExitOK || strings.Count(out, "\n") != 4 || errs != "" || !strings.Contains(out, `"overdue":true`) {
+	for _, want := range []string{"refused by you", "refused by gfother: no money", "dropped: it was never sent", "not delivered yet: gfaway is not connected"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q:\n%s", want, out)
+		}
+	}
+	if code, out, errs := verb(t, mux, "settle", "list", "--json"); code != cli.ExitOK || strings.Count(out, "\n") != 7 || errs != "" || !strings.Contains(out, `"overdue":true`) {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
 }
