@@ -40,6 +40,7 @@ func (a *app) awayCommand() *cobra.Command {
 			}
 			if j.Away != nil && j.Away.Until != nil {
 				a.Note("job %s runs on until %s, up to %s %s in all", shortID(j.ID), a.Time(*j.Away.Until, time.Now()), j.Away.Most, j.Unit)
+				a.Note("to end the agent meanwhile: gpufair agent stop --force")
 			}
 			return nil
 		},

@@ -24,7 +24,7 @@ func TestAway(t *testing.T) {
 		errs string // in stderr
 		ask  api.AwayRequest
 	}{
-		{"away new --for 8h", 0, "", "job efefefefefef runs on until ", api.AwayRequest{Seconds: 8 * 60 * 60}},
+		{"away new --for 8h", 0, "", "gpufair agent stop --force", api.AwayRequest{Seconds: 8 * 60 * 60}},
 		{"away new --for 2d --most 0.5", 0, "", "up to 0.9 CREDIT in all", api.AwayRequest{Seconds: 48 * 60 * 60, Most: "0.5"}},
 		{"away new --for 1m --json", 0, `"away":{"most":"0.9",`, "", api.AwayRequest{Seconds: 60}},
 		{"away new --for 59s", cli.ExitUsage, "", "write --for 30m, 8h or 2d", api.AwayRequest{}},

@@ -127,7 +127,7 @@ func (a *app) run(c *cobra.Command, f runFlags, args []string) error {
 	if err := f.check(c.Context()); err != nil {
 		return err
 	}
-	client, err := a.connect(c.Context())
+	client, err := a.connectMarket(c.Context())
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func (a *app) search(c *cobra.Command, req api.SearchRequest) error {
 	if err := checkQuery(req.Query, req.Order); err != nil {
 		return err
 	}
-	client, err := a.connect(c.Context())
+	client, err := a.connectMarket(c.Context())
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,11 @@ func (a *app) search(c *cobra.Command, req api.SearchRequest) error {
 		}
 		return nil
 	}
-	if err := a.offers(found.Offers); err != nil {
+	self, err := client.Status(c.Context())
+	if err != nil {
+		return explained("search", err)
+	}
+	if err := a.offers(found.Offers, self.Account); err != nil {
 		return err
 	}
 	if found.Note != "" {
@@ -113,8 +117,8 @@ func checkQuery(q, order string) error {
 	return nil
 }
 
-// offers prints offers as a table.
-func (a *app) offers(list []api.Offer) error {
+// offers prints offers as a table, and marks those of this account: who runs both programs does not want to rent from itself.
+func (a *app) offers(list []api.Offer, self string) error {
 	now := time.Now()
 	t := a.Table("OFFER", ">PRICE/h", "MODEL", ">FREE", ">CORES", ">RAM", "MEASURED", "REGION", "PROVIDER", "REACH", ">RTT", ">CREDIT", "SEEN")
 	for _, o := range list {
@@ -122,8 +126,12 @@ func (a *app) offers(list []api.Offer) error {
 		if !o.Alive {
 			seen = cli.Cell{Text: cli.Ago(o.Heard, now), Colour: cli.Faint}
 		}
+		provider := shortAccount(o.Provider)
+		if o.Provider == self {
+			provider += " (you)"
+		}
 		t.Row(o.ID, o.Price+" "+o.Unit, modelOf(o), fmt.Sprintf("%d/%d", o.Free, o.Devices), o.Cores, mib(o.MemoryMiB), measured(o, 2),
-			orElse(o.Region, "-"), shortAccount(o.Provider), orElse(o.Path, "-"), rtt(o), o.Credit, seen)
+			orElse(o.Region, "-"), provider, orElse(o.Path, "-"), rtt(o), o.Credit, seen)
 	}
 	return t.Print()
 }
@@ -169,7 +177,7 @@ when it was measured, and by what.`,
 		Example: `  gpufair show 8QmxYz1p.1
   gpufair show 8QmxYz1p.1 --json`,
 		RunE: func(c *cobra.Command, args []string) error {
-			client, err := a.connect(c.Context())
+			client, err := a.connectMarket(c.Context())
 			if err != nil {
 				return err
 			}

@@ -149,7 +149,9 @@ func (s *stall) open(t *testing.T) (home string) {
 		t.Fatal(err)
 	}
 	control.Register(server.API(), s, control.Program{
-		Status:   func(context.Context) (api.Status, error) { return api.Status{Version: cli.ThisBuild().Version}, nil },
+		Status: func(context.Context) (api.Status, error) {
+			return api.Status{Version: cli.ThisBuild().Version, Account: "gfprovideraccount"}, nil
+		},
 		Shutdown: func() {},
 	})
 	ctx, stop := context.WithCancel(t.Context())
@@ -208,7 +210,7 @@ func TestVerbs(t *testing.T) {
 		out  []string // in stdout; nil: nothing is printed
 		errs string   // in stderr
 	}{
-		{"search", 0, []string{"OFFER", "8QmxYz1p.1  0.25 CREDIT  RTX_4090 24 GiB   1/2", "fp32_matmul 80.1 TFLOPS, mem_copy 1.92 TB/s", "12 ms", "alive"}, ""},
+		{"search", 0, []string{"OFFER", "8QmxYz1p.1  0.25 CREDIT  RTX_4090 24 GiB   1/2", "fp32_matmul 80.1 TFLOPS, mem_copy 1.92 TB/s", "12 ms", "alive", "gfprovider (you)"}, ""},
 		{"search --json", 0, []string{`{"id":"8QmxYz1p.1",`}, ""},
 		{"why price<0.2 gpu_ram>=80", 0, []string{
 			"CONDITION    REFUSES  ALONE", "price<0.2     1 of 2      0", "8QmxYz1p.1  0.25 CREDIT  RTX_4090 24 GiB   1/2  price<0.2: the lot has 0.25/h\n",

@@ -43,7 +43,7 @@ func (a *app) why(c *cobra.Command, req api.WhyRequest) error {
 	if err := checkQuery(req.Query, ""); err != nil {
 		return err
 	}
-	client, err := a.connect(c.Context())
+	client, err := a.connectMarket(c.Context())
 	if err != nil {
 		return err
 	}

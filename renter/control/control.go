@@ -86,7 +86,7 @@ func (s server) shutdown(ctx context.Context, in *struct {
 	}
 	if len(jobs) > 0 && !in.Force {
 		return nil, serve.Fail(http.StatusConflict, errors.New("stop agent: jobs run, and without it their providers pause and end them"),
-			"wait for them (gpufair ps), stop them (gpufair stop), or force it with --force")
+			"wait for them (gpufair ps), stop them (gpufair stop), or force it with --force: what has an allowance (gpufair away) runs on meanwhile")
 	}
 	s.program.Shutdown()
 	return nil, nil
