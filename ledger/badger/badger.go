@@ -328,7 +328,7 @@ func (r reader) Iterate(prefix, from []byte) iter.Seq2[kv.Pair, error] {
 			item := it.Item()
 			v, err := valueOf(item)
 			if err != nil {
-				yield(kv.Pair{}, err)
+				yield(kv.Pair{Key: item.KeyCopy(nil)}, err)
 				return
 			}
 			if !yield(kv.Pair{Key: item.KeyCopy(nil), Value: v}, nil) {

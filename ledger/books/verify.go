@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpufair/gpufair/ledger"
 	"github.com/gpufair/gpufair/ledger/history"
+	"github.com/gpufair/gpufair/ledger/kv"
 	"github.com/gpufair/gpufair/ledger/meter"
 	"github.com/gpufair/gpufair/ledger/money"
 	"github.com/gpufair/gpufair/ledger/statement"
@@ -101,7 +102,7 @@ func (b *Books) Verify(ctx context.Context) (statement.Verdict, error) {
 	case errors.Is(err, ErrForged):
 		v.Result, v.Detail = ResultForged, err.Error()
 		return v, nil
-	case errors.Is(err, ErrCorrupt):
+	case errors.Is(err, ErrCorrupt), errors.Is(err, kv.ErrDamaged):
 		v.Result, v.Detail = ResultCorrupt, err.Error()
 		return v, nil
 	}

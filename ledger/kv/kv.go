@@ -84,7 +84,8 @@ type Reader interface {
 	// Get gives the value under key, or [ErrNotFound].
 	Get(key []byte) ([]byte, error)
 	// Iterate gives the pairs whose keys start with prefix and are not before from (nil: from the first), in ascending order of their
-	// bytes. It shows the transaction as it was when the loop started. An error ends it. Loops may be nested and left early.
+	// bytes. It shows the transaction as it was when the loop started. An error ends it; with ErrDamaged comes the key, if it is known.
+	// Loops may be nested and left early.
 	Iterate(prefix, from []byte) iter.Seq2[Pair, error]
 }
 

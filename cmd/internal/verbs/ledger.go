@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/cmd/internal/wire"
+	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/ledger/statement"
 )
 
@@ -79,6 +82,7 @@ func (d *Daemon) ledgerVerify() *cobra.Command {
 		Long: "Without a FILE it checks this ledger. With a FILE that `ledger proof`, `settle proof` or `ledger witness proof` made, here or elsewhere, it checks that\n" +
 			"and needs nothing else: no daemon, no network, no ledger. A proof that a device signed two histories gives 12 if it holds, since the device\n" +
 			"forged its ledger, and 11 if it shows nothing against anybody.\n" +
+			"While " + d.Title + " does not answer, it reads the ledger where it lies.\n" +
 			"Exit codes: 0 all fits; 10 behind: sound, but older than what was proved to a peer; 11 corrupt: records do not fit each other;\n" +
 			"12 forged: a record does not fit its signature.",
 		Example: fmt.Sprintf("  %s ledger verify && echo sound\n  %s ledger verify lease-3fa9c1d20b77.proof", d.Name, d.Name),
@@ -87,6 +91,9 @@ func (d *Daemon) ledgerVerify() *cobra.Command {
 				return d.verifyFile(args[0])
 			}
 			v, err := send[statement.Verdict](cmd.Context(), d, "verify the ledger", http.MethodPost, "/ledger/verify", struct{}{})
+			if cli.CodeOf(err) == cli.ExitNoDaemon {
+				v, err = d.verifyStopped(cmd.Context(), err)
+			}
 			if err != nil {
 				return err
 			}
@@ -96,6 +103,23 @@ func (d *Daemon) ledgerVerify() *cobra.Command {
 			return verdict(v.Result)
 		},
 	}
+}
+
+// verifyStopped checks the ledger of a daemon that does not answer, as it may be by what is wrong with the ledger. notRunning is the error
+// where there is nothing to check.
+func (d *Daemon) verifyStopped(ctx context.Context, notRunning error) (v statement.Verdict, err error) {
+	state, _, err := d.Place()
+	if err != nil {
+		return v, err
+	}
+	v, looked, err := wire.StoppedVerify(ctx, state)
+	if err == nil && !looked {
+		return v, notRunning
+	}
+	if err == nil && v.Result != books.ResultOK {
+		d.Note("next: `%[1]s ledger recover` makes it again from what is left, `%[1]s ledger restore FILE` from a backup", d.Name)
+	}
+	return v, err
 }
 
 func (d *Daemon) printVerdict(v statement.Verdict) error {

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -10,7 +11,9 @@ import (
 	"time"
 
 	"github.com/gpufair/gpufair/cmd/internal/cli"
+	"github.com/gpufair/gpufair/cmd/internal/wire"
 	"github.com/gpufair/gpufair/ledger/statement"
+	"github.com/gpufair/gpufair/p2p/identity"
 	"github.com/gpufair/gpufair/p2p/local"
 )
 
@@ -77,5 +80,31 @@ func TestBackupOfNoLedger(t *testing.T) {
 	code := p.Main(t.Context(), p.Root(d.Ledger()), []string{"ledger", "backup", filepath.Join(state, "ledger.backup")})
 	if code != cli.ExitNotFound {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestVerifyStopped: a ledger that keeps its daemon from starting is checked where it lies, with the documented exit codes.
+func TestVerifyStopped(t *testing.T) {
+	state := t.TempDir()
+	none := filepath.Join(state, "none.sock")
+	if _, _, err := identity.LoadOrCreate(wire.IdentityDir(state), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := verbAt(t, state, none, "ledger", "verify"); code != cli.ExitNoDaemon || !strings.Contains(errs, "start it") {
+		t.Errorf("without a ledger: %d %s", code, errs)
+	}
+	_, err := wire.Restore(t.Context(), wire.RestoreConfig{State: state, Release: "v0.0.1", Log: slog.New(slog.DiscardHandler), Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := verbAt(t, state, none, "ledger", "verify"); code != cli.ExitOK || !strings.Contains(out, "ok") {
+		t.Errorf("a sound ledger: %d %s%s", code, out, errs)
+	}
+	manifest := filepath.Join(wire.StoreDir(state), "badger", "MANIFEST")
+	if err := os.WriteFile(manifest, []byte("gone"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := verbAt(t, state, none, "ledger", "verify"); code != cli.ExitCorrupt || !strings.Contains(out, "corrupt") || !strings.Contains(errs, "ledger recover") {
+		t.Errorf("a damaged one: %d %s%s", code, out, errs)
 	}
 }

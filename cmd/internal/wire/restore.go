@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -71,6 +70,7 @@ type restoring struct {
 	old    *badger.DB    // nil: there is none, or it can't be opened
 	known  uint32        // highest epoch that is known
 	out    Restored
+	unread int    // pairs of the old store whose values are damaged
 	why    string // the ledger that was made last is not sound
 }
 
@@ -191,6 +191,10 @@ func (r *restoring) needed(ctx context.Context) error {
 	b, err := books.Open(ctx, books.Config{
 		Dir: filepath.Join(StoreDir(r.State), "ledger"), Mark: MarkFile(r.State), Store: store, Device: r.dev, Log: r.Log,
 	})
+	if broken(err) {
+		r.Log.Warn("the ledger can't be opened", "err", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -249,7 +253,8 @@ func (r *restoring) try(ctx context.Context, name string, journal bool) (sound b
 	}
 	r.out.Replayed = 0
 	if journal && r.follows() {
-		if r.out.Replayed, err = books.ReplayInto(ctx, filepath.Join(StoreDir(r.State), "ledger"), store); err != nil {
+		r.out.Replayed, err = books.ReplayInto(ctx, filepath.Join(StoreDir(r.State), "ledger"), store)
+		if err != nil && !broken(err) { // what can't be opened is found below not to be sound
 			return false, err
 		}
 	}
@@ -285,15 +290,8 @@ func (r *restoring) fill(ctx context.Context, to kv.Engine) (from string, err er
 		}
 	case r.old != nil:
 		from = FromStore
-		err = r.old.View(ctx, func(v kv.Reader) error {
-			for p, err := range v.Iterate(nil, nil) {
-				if err = errors.Join(err, add(p)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
+		r.unread = 0
+		if err = r.old.View(ctx, func(v kv.Reader) error { return r.copyReadable(v, nil, add) }); err != nil {
 			return from, err
 		}
 	default:
@@ -302,9 +300,34 @@ func (r *restoring) fill(ctx context.Context, to kv.Engine) (from string, err er
 	return from, fill.Flush(ctx)
 }
 
+// copyReadable adds the pairs under a prefix, without those whose values are damaged: it counts them.
+func (r *restoring) copyReadable(v kv.Reader, prefix []byte, add func(kv.Pair) error) error {
+	for from, more := prefix, true; more; {
+		more = false
+		for p, err := range v.Iterate(prefix, from) {
+			if errors.Is(err, kv.ErrDamaged) && p.Key != nil {
+				r.unread, from, more = r.unread+1, append(p.Key, 0), true // the next key that there can be
+				break
+			}
+			if err == nil {
+				err = add(p)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // sound checks the whole ledger in a store that nobody uses yet.
 func (r *restoring) sound(ctx context.Context, name string, store *kv.Store) (bool, error) {
 	b, err := r.books(ctx, name, store)
+	if broken(err) {
+		r.why = err.Error()
+		r.Log.Warn("the ledger can't be opened", "from", r.out.From, "err", err)
+		return false, os.RemoveAll(r.place(name, "ledger"))
+	}
 	if err != nil {
 		return false, err
 	}
@@ -346,12 +369,12 @@ func (r *restoring) begin(ctx context.Context, store *kv.Store) (err error) {
 
 // salvage makes a new ledger of the signed records that read, in place of one that is not sound; all other owners' records are kept.
 func (r *restoring) salvage(ctx context.Context) (err error) {
-	const damaged = newStore + ".damaged"
-	if err := errors.Join(os.RemoveAll(r.place(damaged)), os.Rename(r.place(newStore), r.place(damaged))); err != nil {
+	const source = newStore + ".damaged"
+	if err := errors.Join(os.RemoveAll(r.place(source)), os.Rename(r.place(newStore), r.place(source))); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(r.place(damaged))) }()
-	from, err := badger.Open(ctx, badger.Config{Dir: r.place(damaged, "badger"), Log: r.Log})
+	defer func() { err = errors.Join(err, os.RemoveAll(r.place(source))) }()
+	from, err := badger.Open(ctx, badger.Config{Dir: r.place(source, "badger"), Log: r.Log})
 	if err != nil {
 		return err
 	}
@@ -361,7 +384,7 @@ func (r *restoring) salvage(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	broken, err := kv.Open(ctx, from, schema(r.Release))
+	damaged, err := kv.Open(ctx, from, schema(r.Release))
 	if err != nil {
 		return err
 	}
@@ -380,7 +403,8 @@ func (r *restoring) salvage(ctx context.Context) (err error) {
 		return err
 	}
 	r.out.From = FromRecords
-	r.out.Salvaged, err = b.Salvage(ctx, broken)
+	r.out.Salvaged, err = b.Salvage(ctx, damaged)
+	r.out.Salvaged.Lost += r.unread
 	if err = errors.Join(err, b.Close(), os.RemoveAll(r.place(newStore, "ledger"))); err != nil {
 		return err
 	}
@@ -424,62 +448,3 @@ func copyOthers(ctx context.Context, from *badger.DB, to *kv.Store) error {
 
 // copyBytes is half of what a transaction may write, so that one more record always fits.
 const copyBytes = kv.MaxTxBytes / 2
-
-// swap puts store.new in the store's place.
-func (r *restoring) swap() error {
-	note, err := json.Marshal(r.out)
-	if err != nil {
-		return err
-	}
-	if err := writeDurable(r.place(newStore, readyName), note); err != nil {
-		return err
-	}
-	if _, err := os.Lstat(StoreDir(r.State)); err == nil {
-		r.out.Aside = r.place(fmt.Sprint(aside, r.out.Epoch))
-		if err := os.Rename(StoreDir(r.State), r.out.Aside); err != nil {
-			return fmt.Errorf("set the old store aside: %w", err)
-		}
-	}
-	_, err = FinishRestore(r.State)
-	return err
-}
-
-// FinishRestore does the last step of a restore that a crash cut short: no store is there, and a whole new one waits. It reports whether
-// it did. Every opening of the store calls it first.
-func FinishRestore(state string) (bool, error) {
-	from, to := filepath.Join(state, newStore), StoreDir(state)
-	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-		return false, err
-	}
-	if _, err := os.Lstat(filepath.Join(from, readyName)); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-		return false, err
-	}
-	if err := os.Rename(from, to); err != nil {
-		return false, fmt.Errorf("put the restored store in its place: %w", err)
-	}
-	folder, err := disk.Open(state)
-	if err != nil {
-		return true, err
-	}
-	return true, folder.Sync()
-}
-
-// writeDurable writes a small file and makes it and its name durable.
-func writeDurable(path string, b []byte) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	folder, err := disk.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return folder.Sync()
-}

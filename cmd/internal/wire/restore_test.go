@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"log/slog"
@@ -212,10 +213,11 @@ func TestRestoreRefuses(t *testing.T) {
 // loss is a way to lose a ledger of four leases and their jobs.
 type loss struct {
 	lose     func(h home)
-	unopened bool   // the store can't be opened
+	unopened bool   // the store, or the ledger in it, can't be opened
 	from     string // empty: the next start needs no help
 	owed     int64
 	jobs     int
+	verdict  string // empty: corrupt
 }
 
 func (h home) ledgerFile(parts ...string) string {
@@ -237,11 +239,11 @@ func (h home) first(prefix string, f func([]byte)) {
 }
 
 var losses = map[string]loss{
-	"all deleted but the mark":     {lose: func(h home) { must(h.t, os.RemoveAll(h.ledgerFile())) }, from: FromStore},
+	"all deleted but the mark":     {lose: func(h home) { must(h.t, os.RemoveAll(h.ledgerFile())) }, from: FromStore, verdict: books.ResultBehind},
 	"store deleted, journal whole": {lose: func(h home) { must(h.t, os.RemoveAll(h.ledgerFile("badger"))) }, owed: 400, jobs: 4},
 	"store and journal deleted": {lose: func(h home) {
 		must(h.t, errors.Join(os.RemoveAll(h.ledgerFile("badger")), os.Remove(h.ledgerFile("ledger", "journal"))))
-	}, from: FromStore},
+	}, from: FromStore, verdict: books.ResultBehind},
 	"a table cut": {lose: func(h home) {
 		list, err := filepath.Glob(h.ledgerFile("badger", "*.sst"))
 		if err != nil || len(list) == 0 {
@@ -253,7 +255,12 @@ var losses = map[string]loss{
 	"an entry lost": {lose: func(h home) {
 		h.change(func(own kv.Tx) error { return own.Delete([]byte("e/\x00\x00\x00\x00\x00\x00\x00\x01")) })
 	}, from: FromRecords, owed: 400, jobs: 4},
-	"a voucher changed": {lose: func(h home) { h.first("v/", func(v []byte) { v[len(v)-1] ^= 1 }) }, from: FromRecords, owed: 300, jobs: 4},
+	"the last transaction's number changed": {lose: func(h home) { h.first("seq", func(v []byte) { v[0] = 0xff }) }, unopened: true, from: FromRecords, owed: 400, jobs: 4},
+	"a large value damaged": {lose: func(h home) {
+		h.write(kv.Renter, "large", bytes.Repeat([]byte("large"), 20<<10))
+		flip(h.t, h.ledgerFile("badger", "*.vlog"), []byte("largelarge"))
+	}, from: FromRecords, owed: 400, jobs: 4},
+	"a voucher changed": {lose: func(h home) { h.first("v/", func(v []byte) { v[len(v)-1] ^= 1 }) }, from: FromRecords, owed: 300, jobs: 4, verdict: books.ResultForged},
 }
 
 // TestRecover: every way to lose a ledger is seen at the start and has a way out.
@@ -277,6 +284,10 @@ func TestRecover(t *testing.T) {
 				}
 				kill()
 			}
+			v, looked, err := StoppedVerify(t.Context(), h.state)
+			if err != nil || !looked || v.Result != cmp.Or(c.verdict, books.ResultCorrupt) {
+				t.Errorf("while stopped: %+v, looked %v, %v", v, looked, err)
+			}
 			got, err := h.restore("")
 			if err != nil || got.From != c.from {
 				t.Fatalf("%+v, %v", got, err)
@@ -284,6 +295,31 @@ func TestRecover(t *testing.T) {
 			h.owes(c.owed, c.jobs)
 		})
 	}
+}
+
+// write writes a record as an agent does.
+func (h home) write(o kv.Owner, key string, value []byte) {
+	h.t.Helper()
+	b, _, stop := h.open()
+	must(h.t, b.Update(h.t.Context(), func(tx *books.Tx) error { return tx.Of(o).Set([]byte(key), value) }))
+	stop()
+}
+
+// flip changes a byte of the first file of a pattern that holds text.
+func flip(t *testing.T, pattern string, text []byte) {
+	t.Helper()
+	list, err := filepath.Glob(pattern)
+	must(t, err)
+	for _, name := range list {
+		b, err := os.ReadFile(name)
+		must(t, err)
+		if at := bytes.Index(b, text); at >= 0 {
+			b[at] ^= 1
+			must(t, os.WriteFile(name, b, 0o600))
+			return
+		}
+	}
+	t.Fatalf("%q is in none of %q", text, list)
 }
 
 // change changes records behind the ledger's back.

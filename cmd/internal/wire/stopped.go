@@ -12,6 +12,7 @@ import (
 	"github.com/gpufair/gpufair/ledger/badger"
 	"github.com/gpufair/gpufair/ledger/books"
 	"github.com/gpufair/gpufair/ledger/kv"
+	"github.com/gpufair/gpufair/ledger/statement"
 	"github.com/gpufair/gpufair/p2p/identity"
 )
 
@@ -33,6 +34,8 @@ func stopped(ctx context.Context, state, what string, f func(*books.Books) error
 	switch {
 	case errors.Is(err, kv.ErrInUse):
 		return cli.Fail(cli.ExitRefused, what, err, "stop the daemon first (`gpufair agent stop`, or Ctrl-C where `gpufaird run` runs)")
+	case errors.Is(err, badger.ErrDamaged):
+		return cli.Fail(cli.ExitSystem, what, err, recoverNext)
 	case err != nil:
 		return cli.Fail(cli.ExitSystem, what, err, "start the daemon: its log says more")
 	}
@@ -47,8 +50,29 @@ func stopped(ctx context.Context, state, what string, f func(*books.Books) error
 	}
 	b, err := books.Open(ctx, books.Config{Dir: filepath.Join(dir, "ledger"), Mark: MarkFile(state), Store: store, Device: dev, Log: quiet})
 	if err != nil {
-		return cli.Fail(cli.ExitSystem, what, err, "run `ledger recover`")
+		return cli.Fail(cli.ExitSystem, what, err, recoverNext)
 	}
 	err = f(b)
 	return errors.Join(err, b.Close())
+}
+
+// recoverNext is the way out of damage.
+const recoverNext = "run `ledger recover`: it sets the damaged store aside and makes it again from the\njournal, the peers and, with --from FILE, a backup"
+
+// broken reports whether a store or a ledger could not be opened since it is not what was written.
+func broken(err error) bool { return errors.Is(err, kv.ErrDamaged) || errors.Is(err, books.ErrCorrupt) }
+
+// StoppedVerify checks a daemon's ledger while the daemon is stopped. What keeps the store or the ledger from being opened is a verdict,
+// too. looked is false if there never was a ledger, or another program uses it. Errors are for people.
+func StoppedVerify(ctx context.Context, state string) (v statement.Verdict, looked bool, err error) {
+	err = stopped(ctx, state, "verify the ledger", func(b *books.Books) (err error) { v, err = b.Verify(ctx); return err })
+	switch {
+	case errors.Is(err, errNoLedger) && books.MarkedEpoch(MarkFile(state)) > 0:
+		return statement.Verdict{Result: books.ResultBehind, Entry: "store", Detail: "this device has had a ledger, and its store is gone"}, true, nil
+	case errors.Is(err, errNoLedger), errors.Is(err, kv.ErrInUse):
+		return v, false, nil
+	case broken(err):
+		return statement.Verdict{Result: books.ResultCorrupt, Entry: "store", Detail: err.Error()}, true, nil
+	}
+	return v, true, err
 }
