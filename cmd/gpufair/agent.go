@@ -79,7 +79,7 @@ func (a *app) serve(ctx context.Context, s settings) error {
 		return err
 	}
 	agent, err := renter.New(renter.Deps{
-		Device: base.Device, Network: base.Network, Books: base.Books, Board: base.Board, Delegations: base.Delegations, Settle: base.Settle,
+		Device: base.Device, Network: base.Dealing, Books: base.Books, Board: base.Board, Delegations: base.Delegations, Settle: base.Settle,
 		Images: image.Opener{}, Log: log,
 	}, renter.Config{
 		Network: s.Network, Dir: filepath.Join(base.State, "renter"), Results: int64(min(uint64(s.Results), 1<<62)), GiveUp: s.GiveUp.Std(),

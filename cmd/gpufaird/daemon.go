@@ -155,7 +155,7 @@ func (d *daemon) openAgent(ctx context.Context, c config, initPath, self string)
 		return err
 	}
 	d.agent, err = provider.New(ctx, provider.Deps{
-		Device: d.Device, Network: d.Network, Books: d.Books, Board: d.Board, Delegations: d.Delegations, Runtime: d.runtime,
+		Device: d.Device, Network: d.Dealing, Books: d.Books, Board: d.Board, Delegations: d.Delegations, Runtime: d.runtime,
 		Jobnet: network, Resolv: network.Resolv(), Mounts: folders, Registries: fetch.New(fetch.Config{Policy: reach.New}), Devices: d.devices,
 		Inbox: filepath.Join(d.State, "inbox"), InboxBytes: int64(c.Runtime.Inbox), Init: initPath, Log: d.Log.With("part", "provider"),
 	}, conf)

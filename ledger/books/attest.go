@@ -23,7 +23,8 @@ type Extension struct {
 // Standing gives this ledger's signed head, and how it stands to former heads that a peer holds; each must be a note of this device, else
 // the error wraps identity.ErrSignature or its like. Where this ledger has another root at a size, it signs for that, too: a ledger that
 // was changed proves it. contradiction is the first of the notes that this ledger does not begin as, nil if there is none: see
-// [Books.Behind]. With one from the ledger's future, there is nothing to show, and the error wraps ErrBehind.
+// [Books.Behind]. With one from the ledger's future, or of a size at which nobody was shown another root yet, there is nothing to show,
+// and the error wraps ErrBehind: it is an older copy, and no lie.
 func (r *Reader) Standing(known [][]byte) (head []byte, extensions []Extension, contradiction []byte, err error) {
 	if head, err = r.Checkpoint(); err != nil {
 		return nil, nil, nil, err
@@ -37,7 +38,7 @@ func (r *Reader) Standing(known [][]byte) (head []byte, extensions []Extension, 
 		switch {
 		case err != nil:
 			return nil, nil, nil, err
-		case state == future:
+		case state == future || state == changed && !r.b.shown(cp.Size):
 			return nil, nil, note, fmt.Errorf("%w: a peer holds its head of %d entries in epoch %d", ErrBehind, cp.Size, cp.Origin.Epoch)
 		case state == changed && contradiction == nil:
 			contradiction = note

@@ -44,6 +44,21 @@ func (b *Books) Behind(ctx context.Context, note []byte) error {
 	return errors.Join(cause, b.keepBehind(ctx, own, cp))
 }
 
+// Showed notes that from now on others are shown what this device signs with the heads of this ledger.
+func (b *Books) Showed() {
+	b.mu.Lock()
+	b.showed = b.showed || b.readOnly == nil
+	b.mu.Unlock()
+}
+
+// shown reports whether somebody may hold a head of size entries that is of this very history. None is, as far as is known, of what was
+// booked since the start if nobody was shown anything, nor by a ledger that a peer's word has kept read-only since the start.
+func (b *Books) shown(size uint64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.mute && (b.showed || size <= b.opened)
+}
+
 // contradicted is nil if the ledger begins as cp says, or how it does not.
 func (b *Books) contradicted(ctx context.Context, cp history.Checkpoint) (cause, err error) {
 	err = b.View(ctx, func(r *Reader) error {
@@ -57,7 +72,7 @@ func (b *Books) contradicted(ctx context.Context, cp history.Checkpoint) (cause,
 			cause = fmt.Errorf("%w: a peer holds its signed head of %d entries in epoch %d, the store has %d in epoch %d; fetch the records back from your peers",
 				ErrBehind, cp.Size, cp.Origin.Epoch, h.Size, b.Epoch())
 		case changed:
-			cause = fmt.Errorf("%w: %w: a peer holds its signed head of %d entries with root %s, and here the first %d are others",
+			cause = fmt.Errorf("%w: %w: a peer holds its signed head of %d entries with root %s, and here the first %d are others: an older copy was put back, or the ledger was changed",
 				ErrBehind, ErrForged, cp.Size, wire.Hash(cp.Root).Short(), cp.Size)
 		}
 		return err
@@ -122,7 +137,7 @@ func (b *Books) compareBehind(ctx context.Context) error {
 	}
 	cause, err := b.contradicted(ctx, cp)
 	if cause != nil {
-		b.readOnly = errors.Join(b.readOnly, cause)
+		b.readOnly, b.mute = errors.Join(b.readOnly, cause), true
 	}
 	return err
 }

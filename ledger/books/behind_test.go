@@ -161,6 +161,7 @@ func TestChangedLedgerSignsItsOwnProof(t *testing.T) {
 	q.pay(q.sell(2, 0), 50)
 	q.pay(q.sell(3, 0), 50)
 	forger.verified(ResultOK) // nothing in it is wrong
+	forger.Showed()
 	var f *Fork
 	if err := p.provider.ask(forger); !errors.As(err, &f) {
 		t.Fatal(err)

@@ -82,6 +82,10 @@ type Books struct {
 	queue    []*job                       // guarded by mu
 	readOnly error                        // guarded by mu; why nothing may be written
 	closed   bool                         // guarded by mu
+	showed   bool                         // guarded by mu; others are shown what is signed here
+
+	opened uint64 // entries when it was opened
+	mute   bool   // it was opened behind a head that a peer holds
 
 	leader  chan struct{} // holds a token while a batch is committed; guards the fields below
 	journal *journal
@@ -122,6 +126,9 @@ func Open(ctx context.Context, c Config) (*Books, error) {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	if err := errors.Join(b.compareHead(ctx), b.compareBehind(ctx), b.remember(ctx)); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	if err := b.View(ctx, func(r *Reader) error { h, err := r.head(); b.opened = h.Size; return err }); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	if b.readOnly != nil {

@@ -31,7 +31,7 @@ func WitnessLimits() p2p.Limits {
 
 // Heads is what one peer tells another about their two logs, in a question as in an answer. First the asker sends what it knows of the
 // answerer's log and gets how that grew, with what the answerer knows of its own; then it sends the same of its own log with its
-// cosignature, and gets the answerer's.
+// cosignature, and gets the answerer's. A question without any of it asks what the answerer knows of the asker's log alone.
 type Heads struct {
 	Known      [][]byte          `cbor:"1,keyasint,omitempty"` // heads of the other's log that this side holds
 	Head       []byte            `cbor:"2,keyasint,omitempty"` // newest of its own
@@ -52,8 +52,9 @@ type Witness struct {
 	c    WitnessConfig
 	wake chan struct{} // capacity 1
 
-	mu   sync.Mutex
-	soon map[identity.PeerID]bool // guarded by mu; to be asked without delay; at most maxSoon
+	mu       sync.Mutex
+	soon     map[identity.PeerID]bool     // guarded by mu; to be asked without delay; at most maxSoon
+	hearings map[identity.PeerID]*hearing // guarded by mu; at most maxHeard
 
 	met    map[identity.PeerID]bool    // of Run alone; connected, and asked since
 	failed map[identity.PeerID]failure // of Run alone
@@ -66,7 +67,7 @@ func NewWitness(c WitnessConfig) (*Witness, error) {
 	}
 	return &Witness{
 		c: c, wake: make(chan struct{}, 1),
-		soon: map[identity.PeerID]bool{}, met: map[identity.PeerID]bool{}, failed: map[identity.PeerID]failure{},
+		soon: map[identity.PeerID]bool{}, hearings: map[identity.PeerID]*hearing{}, met: map[identity.PeerID]bool{}, failed: map[identity.PeerID]failure{},
 	}, nil
 }
 
@@ -84,8 +85,11 @@ func (w *Witness) Ask(ctx context.Context, peer identity.PeerID) error {
 		known, err = r.Known(peer)
 		return err
 	})
-	if err != nil || len(known) == 0 {
+	if err != nil {
 		return w.about(peer, err)
+	}
+	if len(known) == 0 { // there is nothing to ask about, but it may hold what a lost store knew
+		return w.Hear(ctx, peer)
 	}
 	got, err := w.call(ctx, peer, Heads{Known: known})
 	if err != nil {
@@ -100,6 +104,7 @@ func (w *Witness) Ask(ctx context.Context, peer identity.PeerID) error {
 	if mine.Head == nil {
 		return w.about(peer, own)
 	}
+	w.c.Books.Showed()
 	got, err = w.call(ctx, peer, mine)
 	if err == nil && got.Cosigned != nil {
 		err = w.keep(ctx, peer, got.Cosigned)
@@ -164,7 +169,7 @@ func tell(err error) error {
 	case errors.Is(err, books.ErrBehind):
 		return p2p.Errorf(p2p.KindConflict, "this ledger is behind what it signed")
 	case errors.Is(err, books.ErrFork):
-		return p2p.Errorf(p2p.KindRefused, "device signed two histories of its ledger")
+		return p2p.Errorf(p2p.KindRefused, "device signed two histories of its ledger: its owner gives it another key with `identity rotate --device --force`")
 	case malformed(err):
 		return p2p.Errorf(p2p.KindBadRequest, "%.500v", err)
 	}
@@ -201,7 +206,7 @@ func (w *Witness) keep(ctx context.Context, peer identity.PeerID, cosigned []byt
 	return err
 }
 
-// Handler answers other peers. Who asks must hold a head of this log: so it has dealt with this side.
+// Handler answers other peers. Who asks how this log grew must hold a head of it: so it has dealt with this side.
 func (w *Witness) Handler() p2p.Handler {
 	return p2p.Answer(maxHeads, func(ctx context.Context, from identity.PeerID, q Heads) (Heads, error) {
 		switch {
@@ -210,7 +215,7 @@ func (w *Witness) Handler() p2p.Handler {
 		case len(q.Head) > 0:
 			return w.hear(ctx, from, q)
 		}
-		return Heads{}, p2p.Errorf(p2p.KindBadRequest, "neither heads of this log nor one of the asker's")
+		return w.holds(ctx, from)
 	})
 }
 
@@ -220,10 +225,15 @@ func (w *Witness) show(ctx context.Context, from identity.PeerID, known [][]byte
 	if err != nil && out.Head == nil {
 		return Heads{}, tell(err)
 	}
-	err = w.c.Books.View(ctx, func(r *books.Reader) (err error) {
-		out.Known, err = r.Known(from)
-		return err
-	})
+	w.c.Books.Showed()
+	theirs, err := w.holds(ctx, from)
+	out.Known = theirs.Known
+	return out, err
+}
+
+// holds says which heads of a peer's log are here.
+func (w *Witness) holds(ctx context.Context, peer identity.PeerID) (out Heads, err error) {
+	err = w.c.Books.View(ctx, func(r *books.Reader) (err error) { out.Known, err = r.Known(peer); return err })
 	return out, err
 }
 

@@ -202,6 +202,7 @@ func rewritten(t *testing.T, n *p2ptest.Net, of *keeper) *keeper {
 	shill := fresh(t, n)
 	openLane(forger, shill, 2)
 	voucherFor(forger, shill, 2, 1, 2, 3, 4)
+	forger.books.Showed()
 	return forger
 }
 
@@ -392,7 +393,6 @@ func TestWitnessStrangers(t *testing.T) {
 			many[i] = sign(provider.dev, 0)
 		}
 		for name, q := range map[string]settle.Heads{
-			"nothing":             {},
 			"a head of its own":   {Known: [][]byte{sign(stranger.dev, 1)}},
 			"garbage":             {Known: [][]byte{[]byte("x")}},
 			"too many":            {Known: many},
@@ -407,6 +407,10 @@ func TestWitnessStrangers(t *testing.T) {
 			}
 		}
 		var got settle.Heads
+		must(t, p2p.Call(t.Context(), stranger.net, provider.dev.Peer(), witnessProtocol, settle.Heads{}, &got, 1<<16))
+		if len(got.Known) > 0 || got.Head != nil {
+			t.Errorf("a stranger learns %+v", got)
+		}
 		must(t, p2p.Call(t.Context(), stranger.net, provider.dev.Peer(), witnessProtocol, settle.Heads{Head: sign(stranger.dev, 1)}, &got, 1<<16))
 		if got.Cosigned != nil || provider.about(stranger).Device != "" {
 			t.Error("a stranger's ledger was cosigned")

@@ -53,7 +53,7 @@ var advice = map[Code]Advice{
 	Duplicate:         {"this was already received", nothing, nothing},
 	LedgerReadOnly:    {"the ledger is behind its own proofs and takes no entries", "run `gpufair ledger verify`", "run `gpufaird ledger verify`"},
 	HistoryForked: {
-		"the device signed two histories of its ledger, which the other side can prove", "run `gpufair ledger verify`; this device is not served any more",
+		"the device signed two histories of its ledger, which the other side can prove", "this device is not served any more: stop the agent, run `gpufair identity rotate --device --force`, and start it again",
 		"`gpufaird ledger witness` shows the proof",
 	},
 	LaneMismatch:   {"the voucher does not continue its lane", "run `gpufair ledger verify`", "compare both sides with `gpufaird ledger show`"},

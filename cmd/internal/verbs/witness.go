@@ -18,7 +18,8 @@ func (d *Daemon) ledgerWitness() *cobra.Command {
 		Long: "Each side signs the head of its ledger in every record of money, and now and then shows the other that it only grew; the other cosigns it.\n" +
 			"CHECKED is how many entries of the counterparty's ledger were checked so, MINE how many of this ledger it has cosigned. Who does not show\n" +
 			"how its ledger grew is suspect, which proves nothing. Who signed two histories has FORKED: that is proven, its promises are not taken\n" +
-			"any more, and `ledger witness proof` writes the proof for others.",
+			"any more, and `ledger witness proof` writes the proof for others. If it is one's own device (an older copy of its folder was put back):\n" +
+			"`identity rotate --device --force` gives it another key.",
 		Example: fmt.Sprintf("  %s ledger witness\n  %s ledger witness proof gf5kq -o fork.txt", d.Name, d.Name),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

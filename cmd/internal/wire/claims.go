@@ -12,13 +12,13 @@ import (
 func (b *Base) openClaims() (err error) {
 	protocol := p2p.ProtocolID(b.name, work.ProtoClaims)
 	b.Claims, err = settle.NewClaims(settle.ClaimsConfig{
-		Network: b.Network, Protocol: protocol, Books: b.Books, Revoked: b.Delegations.Revoked,
+		Network: b.Dealing, Protocol: protocol, Books: b.Books, Revoked: b.Delegations.Revoked,
 		Log: b.Log.With("part", "claims"),
 	})
 	if err != nil {
 		return err
 	}
-	b.Network.Handle(protocol, settle.ClaimLimits(), b.Claims.Handler())
+	b.Dealing.Handle(protocol, settle.ClaimLimits(), b.Claims.Handler())
 	return b.openBilling()
 }
 

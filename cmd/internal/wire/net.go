@@ -24,12 +24,12 @@ func (b *Base) openNet() (err error) {
 	b.SetNetting(b.Ledger.Netting)
 	protocol := p2p.ProtocolID(b.name, work.ProtoNet)
 	b.Net, err = settle.NewNet(settle.NetConfig{
-		Network: b.Network, Protocol: protocol, Books: b.Books, Consent: b.netting.Load, Siblings: b.siblings, Log: b.Log.With("part", "netting"),
+		Network: b.Dealing, Protocol: protocol, Books: b.Books, Consent: b.netting.Load, Siblings: b.siblings, Log: b.Log.With("part", "netting"),
 	})
 	if err != nil {
 		return err
 	}
-	b.Network.Handle(protocol, settle.NetLimits(), b.Net.Handler())
+	b.Dealing.Handle(protocol, settle.NetLimits(), b.Net.Handler())
 	return nil
 }
 

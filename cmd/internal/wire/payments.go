@@ -78,7 +78,7 @@ func (c RailConfig) Check() error {
 // openBilling makes what drives the owner's program. It comes after settlements and claims.
 func (b *Base) openBilling() (err error) {
 	c := settle.BillingConfig{
-		Network: b.Network, Books: b.Books, Settle: b.Settle, Claims: b.Claims, Role: b.Role, Methods: b.Methods, After: b.InvoiceAfter,
+		Network: b.Dealing, Books: b.Books, Settle: b.Settle, Claims: b.Claims, Role: b.Role, Methods: b.Methods, After: b.InvoiceAfter,
 		Log: b.Log.With("part", "payments"),
 	}
 	if len(b.Rail.Command) > 0 {

@@ -49,14 +49,14 @@ const maxKeep = 3660
 func (b *Base) openRecovery() (err error) {
 	protocol, first := p2p.ProtocolVersion(b.name, work.ProtoRecover, 2), p2p.ProtocolID(b.name, work.ProtoRecover)
 	b.recovery, err = settle.NewRecovery(settle.RecoveryConfig{
-		Network: b.Network, Protocol: protocol, First: first, Books: b.Books, Peer: b.deviceOf, Log: b.Log.With("part", "recovery"),
+		Network: b.Dealing, Protocol: protocol, First: first, Books: b.Books, Peer: b.deviceOf, Log: b.Log.With("part", "recovery"),
 		Records: b.given, Terms: terms.Read,
 	})
 	if err != nil {
 		return err
 	}
-	b.Network.Handle(protocol, settle.RecoverLimits(), b.recovery.Handler())
-	b.Network.Handle(first, settle.RecoverLimits(), b.recovery.FirstHandler())
+	b.Dealing.Handle(protocol, settle.RecoverLimits(), b.recovery.Handler())
+	b.Dealing.Handle(first, settle.RecoverLimits(), b.recovery.FirstHandler())
 	return nil
 }
 

@@ -65,6 +65,7 @@ type Base struct {
 	Store       *kv.Store
 	Books       *books.Books
 	Network     *libp2p.Network
+	Dealing     p2p.Network // Network for all that money depends on: see [settle.Witness.Guard]
 	Delegations *delegation.Directory
 	Board       *announce.Board
 	Settle      *settle.Service
@@ -170,7 +171,7 @@ func (b *Base) openStore(ctx context.Context) error {
 	case errors.Is(err, kv.ErrReadOnly):
 		return cli.Fail(cli.ExitSystem, "open the store", err, "free some space on the disk and start again")
 	case errors.Is(err, badger.ErrDamaged):
-		return cli.Fail(cli.ExitSystem, "open the store", err, "run `ledger recover`: it sets the damaged store aside and makes it again from the\njournal, the peers and, with --from FILE, a backup")
+		return cli.Fail(cli.ExitSystem, "open the store", err, recoverNext)
 	case err != nil:
 		return cli.Fail(cli.ExitSystem, "open the store", err, "the folder "+dir+" must belong to this user")
 	}
@@ -182,7 +183,10 @@ func (b *Base) openStore(ctx context.Context) error {
 	b.Books, err = books.Open(ctx, books.Config{
 		Dir: filepath.Join(dir, "ledger"), Mark: MarkFile(b.State), Store: b.Store, Device: b.Device, Log: b.Log.With("part", "ledger"),
 	})
-	if err != nil {
+	switch {
+	case broken(err):
+		return cli.Fail(cli.ExitSystem, "open the ledger", err, recoverNext)
+	case err != nil:
 		return cli.Fail(cli.ExitSystem, "open the ledger", err, "keep a copy of "+dir+" before anything else; the text above says what is wrong")
 	}
 	b.onClose(b.Books.Close)
@@ -231,10 +235,10 @@ func (b *Base) openTalk(ctx context.Context) error {
 		return err
 	}
 	settlements := p2p.ProtocolID(b.name, work.ProtoSettle)
-	if b.Settle, err = settle.New(settle.Config{Network: b.Network, Protocol: settlements, Books: b.Books, Revoked: b.Delegations.Revoked, After: b.witness.Soon}); err != nil {
+	if b.Settle, err = settle.New(settle.Config{Network: b.Dealing, Protocol: settlements, Books: b.Books, Revoked: b.Delegations.Revoked, After: b.witness.Soon}); err != nil {
 		return err
 	}
-	b.Network.Handle(settlements, settle.Limits(), b.Settle.Handler())
+	b.Dealing.Handle(settlements, settle.Limits(), b.Settle.Handler())
 	if err := b.openRecovery(); err != nil {
 		return err
 	}
