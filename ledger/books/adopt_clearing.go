@@ -87,7 +87,17 @@ func (t *Tx) adoptClearing(peer identity.AccountID, c ClearingCopy) (changed boo
 		}
 		changed = changed || marked
 	}
-	return changed, nil
+	return changed, t.givenBy(id, have, peer)
+}
+
+// givenBy notes that the member who gave a clearing back has it: it hangs on this device no more than before the loss. Of an account with
+// two devices in it, either may have been the one.
+func (t *Tx) givenBy(id wire.Hash, v Netted, peer identity.AccountID) error {
+	theirs := slices.DeleteFunc(v.Terms.Devices(), func(d identity.PeerID) bool { return v.Terms.Side(d).Account() != peer })
+	if peer == t.b.self || len(theirs) != 1 || slices.Contains(v.Has, theirs[0]) {
+		return nil
+	}
+	return t.ToldClearing(id, theirs[0])
 }
 
 // books reports whether a device's side of the clearing is booked here.

@@ -185,6 +185,11 @@ func TestSisterClearing(t *testing.T) {
 	if changed, err := adopt(); err != nil || !changed {
 		t.Errorf("when its device was taken over: %v", err)
 	}
+	var h Hanging
+	lost.view(func(rd *Reader) (err error) { h, err = rd.Hanging(); return err })
+	if h.Clearings != 0 {
+		t.Errorf("%d clearings hang on the device, and another member gave them back", h.Clearings)
+	}
 }
 
 // TestPartlyPaid: a lease that a payment covers in part is not settled, and says so as `ledger owed` does.
