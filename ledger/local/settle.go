@@ -78,7 +78,7 @@ func (d Desk) payment(ctx context.Context, in statement.SettleRequest) (books.Pa
 	}
 	peer, err := d.Peer(ctx, account)
 	if err != nil {
-		peer = identity.PeerID{} // it is told when it connects
+		return bad(err)
 	}
 	return books.Payment{Channel: c, Amount: amount, Method: method, Reference: in.Reference}, peer, nil
 }
