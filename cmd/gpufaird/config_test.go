@@ -24,6 +24,7 @@ network = "trial"
 region = "Berlin"
 disk_reserve = "3GiB"
 announce = ["/ip4/192.0.2.7/tcp/4701"]
+registries = ["registry.example"]
 [serve]
 accounts = ["ACCOUNT"]
 [auction]
@@ -46,6 +47,7 @@ cores = "0-1,3"
 price = "0.25"
 prepare_price = "0.05"
 reserve = "0.10"
+floor = "0.2"
 memory = "2GiB"
 disk = "1GiB"
 min_term = "60s"
@@ -69,11 +71,11 @@ func TestConfig(t *testing.T) {
 	percent, stranger := uint32(10), money.Micro(1_500_000)
 	want := provider.Config{
 		Network: "trial", Unit: "CREDIT", Region: "Berlin", Accounts: []identity.AccountID{account}, Unanswered: provider.DefaultUnanswered, Notice: 5 * time.Second,
-		Reclaim: 2 * time.Minute, DueDays: 7, Methods: []string{"manual", "bank"}, UseTerms: "be kind",
+		Reclaim: 2 * time.Minute, DueDays: 7, Methods: []string{"manual", "bank"}, UseTerms: "be kind", Registries: []string{"registry.example"},
 		Credit: provider.CreditConfig{Stranger: &stranger, KnownPercent: &percent}, LogBytes: 1 << 20, DiskReserve: 3 << 30, Addrs: []string{"/ip4/192.0.2.7/tcp/4701"},
 		Auction: provider.AuctionConfig{Mode: "kplus1", Bond: 100, Commit: 30 * time.Second, Reveal: 10 * time.Second},
 		Lots: []provider.Lot{{
-			Device: benchmark.CPUDevice(machine, benchmark.Cores{0, 1, 3}), Price: 250_000, Prepare: 50_000, Reserve: 100_000, MinTerm: time.Minute,
+			Device: benchmark.CPUDevice(machine, benchmark.Cores{0, 1, 3}), Price: 250_000, Prepare: 50_000, Reserve: 100_000, Floor: 200_000, MinTerm: time.Minute,
 			MaxTerm: 7 * 24 * time.Hour, Cores: []int{0, 1, 3}, MemoryMiB: 2048, DiskMiB: 1024, Pids: 99,
 		}},
 	}
