@@ -97,7 +97,7 @@ func TestSpecLimits(t *testing.T) {
 		"the provider's":   func(s *Spec) { s.Env = []string{"GPUFAIR_LEASE=1"} },
 		"zero in variable": func(s *Spec) { s.Env = []string{"X=\x00"} },
 		"relative folder":  func(s *Spec) { s.Dir = "work" },
-		"folder upwards":   func(s *Spec) { s.Dir = "/work/../etc" },
+		"folder upwards":   func(s *Spec) { s.Dir = "/data/../etc" },
 		"folder with bell": func(s *Spec) { s.Dir = "/\a" },
 		"user":             func(s *Spec) { s.User = "root; rm" },
 		"user:group:x":     func(s *Spec) { s.User = "a:b:c" },
